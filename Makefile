@@ -28,16 +28,19 @@ demo-recording: $(VENV)/.dev ## simulate and record again the incident that the 
 
 .PHONY: quick
 quick: $(VENV)/.dev ## the unit tests without recordings, processes and long searches: about a minute
-	$(BIN)/python -m pytest tests/unit --quick -n auto --maxprocesses 2 --dist loadfile
+	$(KEEPING) $(BIN)/python -m pytest tests/unit --quick -n auto --maxprocesses 2 --dist loadfile
 
 .PHONY: apart
 apart: $(VENV)/.dev ## the unit tests of each package where the others are deleted (12 minutes on busy cores)
 	$(BIN)/python -m tests.support.apart
 
+# Tests with their asserts rewritten, and the programs that they start by the hundred, are compiled once.
+KEEPING := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/$(VENV)/bytecode
+
 # What is missing is installed first, each with a line that says so.
 test: test-says $(VENV)/.dev $(RELEASE)/.done tools tools-helm tools-pint tools-jsonnet bundle chart ## all tests (eight minutes on two free cores)
 	@echo "running all tests: eight minutes on two free cores, longer on busy ones; each dot is a test"
-	$(BIN)/python -m pytest -n 4 --dist loadfile
+	$(KEEPING) $(BIN)/python -m pytest -n 4 --dist loadfile
 
 .PHONY: test-says
 test-says:

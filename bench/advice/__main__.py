@@ -19,6 +19,7 @@ from bench.advice.lab import WORKERS, run
 from bench.advice.predict import Advised, advised, every_regime
 from bench.advice.recovery import holds
 from bench.advice.table import document, errors, summary
+from bench.written import write_part
 from tests.lab.regime import Regime
 from tests.lab.vary import MARK
 from tests.lab.worker import found as regime_of
@@ -72,7 +73,6 @@ FOLDER: Final = Path(__file__).parents[2] / ".cache" / "lab" / "advice"
 KEPT: Final = FOLDER / "runs.jsonl"
 """Every run that was made, by what was run: what one that was stopped has done is not done again."""
 RESULTS: Final = Path(__file__).parent / "results.json"
-DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "internals" / "accuracy" / "advice.md"
 
 
 def main() -> int:
@@ -175,10 +175,7 @@ def _tell(rows: Sequence[Row], checks: dict[str, tuple[bool, bool]], *, write: b
     print(errors(rows))
     if write:
         RESULTS.write_text(json.dumps([row.record() for row in rows], indent=1) + "\n")
-        before, _, rest = DOCUMENT.read_text().partition("<!-- measured -->\n")
-        _, _, tail = rest.partition("<!-- end -->\n")
-        table = f"{document(rows, checks)}\n{text}\n\n{errors(rows)}\n"
-        DOCUMENT.write_text(f"{before}<!-- measured -->\n\n{table}\n<!-- end -->\n{tail}")
+        write_part("advice.md", "bench.advice", f"{document(rows, checks)}\n{text}\n\n{errors(rows)}")
     return int(missed)
 
 

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import statistics
-import subprocess
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from subprocess import PIPE
 from typing import Any, Final, TextIO
 
-from tests.lab.fetch import NEWEST, fetch
+from bench.scaling.worker import answers
 
 WORKERS: Final = 2
-REGIMES: Final = Path(__file__).parent / "regimes"
-"""Beside those of the lab: what only advice is about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +44,8 @@ class Ran:
 def run(wishes: Sequence[dict[str, Any]], kept: Path, *, workers: int = WORKERS) -> dict[str, Ran]:
     """Every wish by its id; those that the file `kept` has already are not run again.
 
-    Raises RuntimeError with the last words of a process that failed.
+    Raises RuntimeError where a process ends in between.
     """
-    fetch(NEWEST)
     kept.parent.mkdir(parents=True, exist_ok=True)
     told = {_key(one["wish"]): one["told"] for one in _lines(kept)}
     # Recordings are read afterwards: they have to be those of this run.
@@ -74,21 +67,11 @@ def _key(wish: dict[str, Any]) -> str:
 
 def _process(file: TextIO, wishes: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """One process; each answer is kept as it comes."""
-    command = [sys.executable, "-m", "tests.lab.changed", NEWEST, str(REGIMES)]
-    env = {**os.environ, "PYTHONHASHSEED": "0"}
-    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, env=env, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write("".join(json.dumps(wish) + "\n" for wish in wishes))
-        process.stdin.close()
-        found = []
-        for wish, line in zip(wishes, process.stdout, strict=False):
-            answer = json.loads(line)
-            found.append((wish, answer))
-            file.write(json.dumps({"wish": wish, "told": answer}) + "\n")
-            file.flush()
-    if process.returncode or len(found) < len(wishes):
-        raise RuntimeError(f"{wishes[len(found) - 1]['id']}: the lab ended with {process.returncode}")
+    found = []
+    for wish, answer in zip(wishes, answers("tests.lab.changed", wishes), strict=True):
+        found.append((wish, answer))
+        file.write(json.dumps({"wish": wish, "told": answer}) + "\n")
+        file.flush()
     return found
 
 

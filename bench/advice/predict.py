@@ -9,7 +9,6 @@ from time import process_time
 from typing import Final
 
 from bench.advice.changes import UNTRIED, Key, key
-from bench.advice.lab import REGIMES
 from kvpressure.advice.advise import Place, advise
 from kvpressure.advice.case import Case
 from kvpressure.advice.forecast import Forecast, forecast_of, more_batch, more_gpus, with_sessions, without_limit
@@ -27,6 +26,7 @@ from kvpressure.model.view import EngineView
 from kvpressure.simulation.config_changes import ConfigChange
 from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.greedy_search import HOLD, Choice
+from tests.lab.changed import REGIMES
 from tests.lab.regime import Regime, regimes
 from tests.lab.vary import MARK
 from tests.lab.worker import found as regime_of

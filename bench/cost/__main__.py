@@ -7,29 +7,25 @@ not get here, over the seconds in which the verdict was one that loses tokens. `
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import re
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from bench.cost.situations import SECONDS, SITUATIONS
+from bench.scaling.worker import answers
+from bench.written import write_part
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engines.recordings import TraceError, read_trace
 from kvpressure.model.values import at
 from kvpressure.model.view import LOSING
-from tests.lab.fetch import NEWEST, fetch
 
 ROOT: Final = Path(__file__).parents[2]
 FOLDER: Final = ROOT / ".cache" / "lab" / "cost"
 ROOM_FOR_ALL_BLOCKS: Final = 200_000
-DOCS: Final = ROOT / "docs" / "internals" / "accuracy" / "incidents.md"
 GENERATED: Final = re.compile(r"^vllm:generation_tokens_total\{[^}]*\} ([0-9.e+]+)$", re.MULTILINE)
-TABLE: Final = "<!-- python -m bench.cost --write-docs -->"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +47,11 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="judge the recordings that are there")
     given = parser.parse_args()
     if not given.keep:
-        fetch(NEWEST)
         record()
     text = "\n".join(table([judged(name) for name in SITUATIONS]))
     print(text)
     if given.write_docs:
-        before = DOCS.read_text().split(TABLE)
-        DOCS.write_text(f"{before[0]}{TABLE}\n{text}\n{TABLE}{before[2]}")
+        write_part("incidents.md", "bench.cost", text)
     return 0
 
 
@@ -65,17 +59,12 @@ def record() -> None:
     """Every situation as it is, and with room for all and nothing that goes wrong."""
     wishes = []
     for name, table in SITUATIONS.items():
-        made = {"seconds": SECONDS, **table}
-        roomy = {**made, "flags": {**table["flags"], "num_gpu_blocks": ROOM_FOR_ALL_BLOCKS}, "fault": []}
-        wishes += [{"name": name, "folder": kind, "table": one} for kind, one in (("as-is", made), ("roomy", roomy))]
-    subprocess.run(
-        [sys.executable, "-m", "tests.lab.written", NEWEST, str(FOLDER)],
-        input="".join(json.dumps(wish) + "\n" for wish in wishes),
-        check=True,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONHASHSEED": "0"},
-        text=True,
-    )
+        as_is = {"seconds": SECONDS, **table}
+        roomy = {**as_is, "flags": {**table["flags"], "num_gpu_blocks": ROOM_FOR_ALL_BLOCKS}, "fault": []}
+        both = (("as-is", as_is), ("roomy", roomy))
+        wishes += [{"name": name, "folder": str(FOLDER / kind), "table": one} for kind, one in both]
+    for made in answers("bench.cost.situations", wishes):
+        print(made["name"], file=sys.stderr, flush=True)
 
 
 def judged(name: str) -> Row:

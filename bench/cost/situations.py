@@ -1,12 +1,19 @@
 """Calm for four minutes, then five of trouble: loads that the pool held, and others beside or after them.
 
-Each is a regime of the lab. `alike` says whether those who come later ask for what the earlier ones did.
+Each is a regime of the lab, in no file of it, that `bench.scaling.worker` runs and records.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
+
+from tests.lab.fetch import NEWEST
+from tests.lab.record import write
+from tests.lab.regime import parse
+from tests.lab.worker import play
 
 CALM_SECONDS: Final = 240
 SECONDS: Final = 540
@@ -76,3 +83,11 @@ SITUATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
         ],
     },
 }
+
+
+def answer(wish: Mapping[str, Any], clock: Any) -> dict[str, Any]:
+    """Run and record one: its `name`, `table` (what a regime's file would say) and `folder`."""
+    regime = replace(parse(wish["name"], {"about": "-", "expect": "-", **wish["table"]}), expect="")
+    played = play(regime, NEWEST, clock)
+    write(regime, NEWEST, played.book, played.result, Path(wish["folder"]))
+    return {"name": wish["name"]}

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.detection import lab
-from bench.detection.docs import DOCUMENT, document, lab_part
 from bench.detection.episodes import Spec, specs
 from bench.detection.judge import Outcome, outcome
 from bench.detection.rules import RuleScore, at_intervals, unbeaten
@@ -26,6 +25,7 @@ from bench.detection.score import Score, Stretch
 from bench.detection.shipped import ALERT_VLLM_ONLY, PAGE
 from bench.detection.table import (
     CAUSES,
+    Table,
     by_variant,
     cases_table,
     confusion_table,
@@ -35,6 +35,7 @@ from bench.detection.table import (
     variants_table,
 )
 from bench.detection.variants import AS_IS, VARIANTS
+from bench.written import write_part
 from kvpressure.config.thresholds import load_thresholds
 
 RESULTS: Final = Path(__file__).parent / "results.json"
@@ -78,13 +79,21 @@ def main() -> int:
     rows = [*result_rows(scores, rules), *interval_rows(intervals)]
     RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
     if options.write_docs:
-        DOCUMENT.write_text(document(tables, outcomes) + lab_part(DOCUMENT.read_text()))
+        write_part("detection.md", "bench.detection", document(tables, outcomes))
     for row in rows:
         if row["pass"] is False:
             print(f"MISSED {row['name']}: {row['value']:.4g} {row['unit']}, the bar is {row['bar']}")
     print(f"{len(outcomes)} episodes in {time.monotonic() - began:.0f} s\n")
     lab.judge(workers=options.workers, write_docs=options.write_docs)
     return int(any(row["pass"] is False for row in rows))
+
+
+def document(tables: Sequence[Table], outcomes: Sequence[Outcome]) -> str:
+    """How many episodes there are, and the tables."""
+    recordings = sum(outcome.group == "recording" for outcome in outcomes)
+    simulated = len(outcomes) - recordings
+    counted = f"{len(outcomes)} episodes: {recordings} recordings and {simulated} runs of the simulator.\n\n"
+    return counted + "\n".join(table.markdown() for table in tables)
 
 
 def judged(chosen: Sequence[Spec], workers: int = WORKERS, each: int = EACH) -> list[Outcome]:

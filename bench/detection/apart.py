@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from bench.detection.docs import DOCUMENT
 from bench.detection.lab import LAB, records
+from bench.written import write_part
 from kvpressure.advice.advise import Case, Place, advise_on
 from kvpressure.cli.replay import ReplayTarget
 from kvpressure.config.thresholds import load_thresholds
@@ -36,8 +36,6 @@ CHANGE_NOTHING: Final = frozenset({"apply", "measure", "see_decode_side", "see_w
 ACTS_ON: Final = {"decode_replica": "decode", "transfer": "transfer"}
 """What an action changes, where it is not the engine that it is advised of."""
 SIDE_OF: Final = {"decode_kv": "decode", "prefill_kv": "prefill", "prefill": "prefill", "transfer": "transfer"}
-HEADING: Final = "## Prefill and decode apart"
-MARK: Final = "<!-- figures -->"
 """Before it the section is written by hand."""
 
 
@@ -161,9 +159,7 @@ def main() -> int:
     text = tables(found)
     print(text)
     if options.write_docs:
-        before, _, after = DOCUMENT.read_text().partition(f"{HEADING}\n")
-        head, (_, follows, rest) = after.partition(MARK)[0], after.partition("\n## ")
-        DOCUMENT.write_text(f"{before}{HEADING}\n{head}{MARK}\n\n{text}{follows}{rest}")
+        write_part("detection.md", "bench.detection.apart", text)
     return 0
 
 

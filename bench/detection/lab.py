@@ -16,13 +16,13 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
-from bench.detection.docs import DOCUMENT, with_lab
 from bench.detection.episodes import Frame
 from bench.detection.judge import Outcome, watched
 from bench.detection.lab_score import Judged, Moment, scored
 from bench.detection.lab_tables import alert_rows, alert_tables, print_wrong, result_rows, seeds_table, tables
 from bench.detection.rules import at_intervals
 from bench.detection.table import Table
+from bench.written import write_part
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engines.reader import PageReader
 from kvpressure.engines.recordings import SUFFIXES, open_trace, stem
@@ -66,7 +66,7 @@ def judge(folder: Path = RECORDINGS, *, workers: int = WORKERS, write_docs: bool
         shown += held_out(workers)
         RESULTS.write_text(json.dumps([*result_rows(found), *alert_rows(alerts.get(15, []))], indent=1) + "\n")
     if write_docs:
-        DOCUMENT.write_text(with_lab(DOCUMENT.read_text(), shown))
+        write_part("detection.md", "bench.detection.lab", "\n".join(table.markdown() for table in shown))
     return found
 
 

@@ -31,14 +31,12 @@ from bench.detection.table import Table, number, percent
 from bench.detection.truth import Accepted
 from bench.simulator.request import Request
 from bench.simulator.service import Scenario, ServerDownError, SimulatedServer
+from bench.written import write_part
 from kvpressure.config.thresholds import Thresholds, load_thresholds
 
 BURN, ABSENT = "KVPressureVLLMSLOBurn", "KVPressureVLLMMetricsAbsent"
 SCORED: Final = (BURN, ABSENT)
 RESULTS: Final = Path(__file__).parent / "objectives.json"
-DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "internals" / "accuracy" / "vllm-only.md"
-BEGIN: Final = "<!-- written by python -m bench.detection.objectives --write-docs -->"
-END: Final = "<!-- end of what is written -->"
 OBJECTIVE_SECONDS: Final = 2.5
 HOUR, DAY = 3600.0, 86400.0
 ABSENT_SECONDS: Final = 300.0
@@ -73,7 +71,7 @@ class _Asked(SimulatedServer):
 def main() -> int:
     """Play, evaluate, print, write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write-docs", action="store_true", help=f"write the table in {DOCUMENT.name}")
+    parser.add_argument("--write-docs", action="store_true", help="write the table in vllm-only.md")
     options = parser.parse_args()
     if not prometheus.installed():
         print("prometheus is not installed (Debian package prometheus): nothing to do")
@@ -86,11 +84,8 @@ def main() -> int:
         print(table.text())
     RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
     if options.write_docs:
-        text = DOCUMENT.read_text()
-        before, begin, rest = text.partition(BEGIN)
-        _, end, after = rest.partition(END)
-        shown = "\n\n".join(table.markdown() for table in tables)
-        DOCUMENT.write_text(f"{before}{begin}\n\n{shown}\n\n{end}{after}")
+        shown = "\n".join(table.markdown() for table in tables)
+        write_part("vllm-only.md", "bench.detection.objectives", shown)
     return 0
 
 

@@ -13,7 +13,6 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +25,7 @@ from bench.detection.rules import INTERVALS, RuleScore, firing, samples, score_r
 from bench.detection.shipped import named_by, vllm_only
 from bench.detection.shown import SCRAPE_SECONDS, Scrape
 from bench.detection.table import Table, number, percent
+from bench.written import write_part
 from kvpressure.bundle.options import VLLM_ONLY
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engines.reader import PageReader
@@ -34,9 +34,6 @@ from kvpressure.model.samples import EngineSample
 
 LONG: Final = LAB / "long"
 RESULTS: Final = Path(__file__).parent / "others.json"
-DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "internals" / "accuracy" / "vllm-only.md"
-BEGIN: Final = "<!-- written by python -m bench.detection.others --write-docs -->"
-END: Final = "<!-- end of what is written -->"
 SETS: Final = {"long": "nine to twenty minutes", "short": "three to five minutes"}
 
 
@@ -83,7 +80,7 @@ def main() -> int:
     if not options.sets and len(shown) == 2 * len(SETS):
         RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
         if options.write_docs:
-            DOCUMENT.write_text(with_tables(DOCUMENT.read_text(), shown))
+            write_part("vllm-only.md", "bench.detection.others", "\n".join(table.markdown() for table in shown))
     return 0
 
 
@@ -202,16 +199,6 @@ def result_rows(name: str, seconds: int, alerts: Sequence[AlertScore]) -> Iterat
             "missed": sorted(told.missed),
             "invented": sorted(told.invented),
         }
-
-
-def with_tables(text: str, tables: Sequence[Table]) -> str:
-    """The page with these tables between its marks. ValueError where it has none."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{DOCUMENT.name} has no lines {BEGIN} and {END}")
-    lines = chain.from_iterable((table.markdown(), "") for table in tables)
-    return before + begin + "\n\n" + "\n".join(lines).rstrip("\n") + "\n\n" + end + after
 
 
 if __name__ == "__main__":

@@ -21,13 +21,13 @@ from typing import Final
 from bench.detection import around, lab, prometheus
 from bench.detection.__main__ import judged
 from bench.detection.all_alerts import RightScore, begins_of, rights_table, write_rights
-from bench.detection.docs import DOCUMENT, with_pages
 from bench.detection.episodes import Spec, long_specs, specs
 from bench.detection.judge import Outcome
 from bench.detection.rules import INTERVALS, Firing, firing, samples
 from bench.detection.score import GRACE_SECONDS, KV, Second, pressures
 from bench.detection.shipped import SUFFERED, others, shipped, ticket
 from bench.detection.table import Table, number, percent
+from bench.written import write_part
 
 RESULTS: Final = Path(__file__).parent / "pages.json"
 LAB: Final = "in the scheduler lab"
@@ -223,7 +223,7 @@ def main() -> int:
     if options.write_docs:
         RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
         write_rights(rights)
-        DOCUMENT.write_text(with_pages(DOCUMENT.read_text(), shown))
+        write_part("detection.md", "bench.detection.paging", "\n".join(table.markdown() for table in shown))
     return 0
 
 

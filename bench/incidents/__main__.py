@@ -14,14 +14,13 @@ from typing import Final
 from bench.detection.episodes import Frame
 from bench.detection.lab import RECORDINGS, records
 from bench.incidents.truth import Tally, repeated, tally, told
+from bench.written import write_part
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engines.reader import PageReader
 from kvpressure.engines.recordings import stem
 
 STEPS: Final = (15.0, 30.0, 60.0)
 TIMES: Final = 4
-DOCS: Final = Path(__file__).parents[2] / "docs" / "internals" / "accuracy" / "incidents.md"
-MARK: Final = "<!-- python -m bench.incidents --write-docs -->"
 
 
 def main() -> None:
@@ -43,8 +42,7 @@ def main() -> None:
     table = "\n".join(_table(totals))
     print(f"{len(paths)} recordings\n\n{table}")
     if options.write_docs:
-        before, _, after = DOCS.read_text().split(MARK)
-        DOCS.write_text(f"{before}{MARK}\n{table}\n{MARK}{after}")
+        write_part("incidents.md", "bench.incidents", table)
 
 
 def _table(totals: dict[float, Tally]) -> Iterator[str]:

@@ -15,11 +15,10 @@ from typing import Final
 
 from bench.scaling.shapes import SHAPES
 from bench.scaling.table import OURS, PEERS, Run, all_tables, static_begin
-from bench.scaling.worker import ROOT, answers
+from bench.scaling.worker import answers
+from bench.written import write_part
 
 RESULTS: Final = Path(__file__).parent / "results.json"
-DOCS: Final = ROOT / "docs" / "internals" / "accuracy" / "scaling.md"
-MARK: Final = "<!-- python -m bench.scaling --write-docs -->"
 MAX_STATIC: Final = 8
 
 
@@ -41,8 +40,7 @@ def main() -> int:
     text = "\n\n".join(all_tables(list(runs.values())))
     print(text)
     if given.write_docs:
-        before = DOCS.read_text().split(MARK)
-        DOCS.write_text(f"{before[0]}{MARK}\n{text}\n{MARK}{before[2]}")
+        write_part("scaling.md", "bench.scaling", text)
     return 0
 
 

@@ -169,7 +169,7 @@ class Ours:
                 max_num_seqs=self._declared.get("max_num_seqs"),
                 max_num_batched_tokens=self._declared.get("max_num_batched_tokens"),
             )
-            derived = past.features(context).derived
+            derived = past.reading(context).derived
             found = {name: at(derived, "demand_replicas", name) for name in ("kv_tokens", "sequences", "prefill")}
             demand = {name: value for name, value in found.items() if value is not None}
             self._readings[number] = ReplicaReading(str(number), demand)

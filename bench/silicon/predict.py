@@ -10,22 +10,24 @@ answered: of ten documents chance alone is a fifth off. Runs are kept, so that i
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from bench.scaling.worker import answers
+from bench.written import write_part
 from kvpressure.capacity.cards import names, table
 from kvpressure.simulation.described import MeanAndP95, Traffic, alternatives
 from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.server import Server
 from kvpressure.simulation.step_table import CardSteps
 from tests.lab.cards import VARIED_AMONG
+from tests.lab.clock import BEGIN
 from tests.lab.regime import Card, Regime, regimes
 from tests.lab.vary import varied
+from tests.lab.worker import play
 
 SECONDS: Final = 180.0
 WARM_SECONDS: Final = 60.0
@@ -39,9 +41,6 @@ FEW_ANSWERS: Final = 100
 VERSION: Final = "0.33.0"
 ROOT: Final = Path(__file__).parents[2]
 KEPT: Final = ROOT / ".cache" / "lab" / "silicon.jsonl"
-DOCUMENT: Final = ROOT / "docs" / "internals" / "accuracy" / "cards.md"
-BEGIN_MARK: Final = "<!-- predicted -->\n"
-END_MARK: Final = "<!-- end -->\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +149,8 @@ def measured(regime: Regime, told: Told) -> Ran:
     wish = json.dumps([name, int(seed), regime.card.table, round(told.warm), round(told.warm + told.seconds)])
     known = dict(json.loads(line) for line in KEPT.read_text().splitlines()) if KEPT.exists() else {}
     if wish not in known:
-        command = [sys.executable, "-m", "bench.silicon.predict", wish]
-        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=3600)
-        known[wish] = json.loads(done.stdout)
+        (answered,) = answers("bench.silicon.predict", [{"wish": json.loads(wish)}])
+        known[wish] = answered["ran"]
         with KEPT.open("a") as file:
             file.write(json.dumps([wish, known[wish]]) + "\n")
     return Ran(*known[wish])
@@ -168,10 +166,8 @@ def report(seeds: Sequence[int], *, write: bool = False) -> int:
     text = summary(found)
     print(text)
     if write:
-        before, _, rest = DOCUMENT.read_text().partition(BEGIN_MARK)
-        _, _, tail = rest.partition(END_MARK)
         rows = "\n".join([*_HEAD, *(one.row for one in found)])
-        DOCUMENT.write_text(f"{before}{BEGIN_MARK}{rows}\n\n{text}\n{END_MARK}{tail}")
+        write_part("cards.md", "bench.silicon", f"{rows}\n\n{text}")
     return 0
 
 
@@ -194,23 +190,15 @@ def summary(found: Sequence[Predicted]) -> str:
     return "\n".join(lines)
 
 
-def _run(name: str, seed: int, card: str, warm: int, seconds: int) -> tuple[float, float, int]:
-    from tests.lab.fetch import package  # noqa: PLC0415 - what follows changes the process
-    from tests.lab.worker import prepare  # noqa: PLC0415
-
-    clock = prepare(package(VERSION))
+def answer(wish: Mapping[str, Any], clock: Any) -> dict[str, Any]:
+    """Return what clients got: tokens/s, p95 in seconds and the number of answers."""
+    name, seed, card, warm, seconds = wish["wish"]
     from tests.lab.changed import GENERATED  # noqa: PLC0415 - vLLM's names come after the stand-ins
-    from tests.lab.clock import BEGIN  # noqa: PLC0415 - vLLM's names come after the stand-ins
-    from tests.lab.server import Server as Lab  # noqa: PLC0415
 
     regime = replace(varied(regimes()[name], seed), seconds=seconds, expect="", card=Card(table=card))
-    result: Any = Lab(regime, package(VERSION), VERSION, clock).run()
+    result = play(regime, VERSION, clock).result
     pages = [page for page in result.pages if page.t >= BEGIN + warm]
     tokens = [sum(map(float, GENERATED.findall(page.text))) for page in (pages[0], pages[-1])]
     whole = sorted(one.seconds for one in result.answers if one.t >= BEGIN + warm and one.ok)
     rate = (tokens[1] - tokens[0]) / (pages[-1].t - pages[0].t)
-    return rate, whole[int(0.95 * (len(whole) - 1))], len(whole)
-
-
-if __name__ == "__main__":
-    print(json.dumps(_run(*json.loads(sys.argv[1]))))
+    return {"ran": (rate, whole[int(0.95 * (len(whole) - 1))], len(whole))}

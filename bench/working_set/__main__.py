@@ -12,11 +12,11 @@ import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final
 
 from bench.working_set import curve
 from bench.working_set.lab import UNSEEN, Ran, known, recording
+from bench.written import write_part
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engine_state import PipelineSettings
@@ -29,8 +29,6 @@ from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.models import modelled
 from kvpressure.simulation.steps import UnknownError
 
-DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "internals" / "accuracy" / "advice.md"
-BEGIN, END = "<!-- working set -->\n", "<!-- end of working set -->\n"
 NEAR, FAR = 1.5, 3.0
 """Times today's pool, up to which hits are to be predicted within the first and the second error."""
 NEAR_ERROR, FAR_ERROR, TOKENS_ERROR, CLIFF_ERROR, LEAST_SHARE = 0.05, 0.10, 0.15, 0.15, 0.9
@@ -95,9 +93,7 @@ def main() -> int:
         print("\n".join(table(others)))
     print(document)
     if options.write_docs:
-        before, _, rest = DOCUMENT.read_text().partition(BEGIN)
-        _, _, tail = rest.partition(END)
-        DOCUMENT.write_text(f"{before}{BEGIN}\n{document}\n{END}{tail}")
+        write_part("advice.md", "bench.working_set", document)
     return int(missed)
 
 

@@ -16,8 +16,9 @@ import jinja2
 from markupsafe import Markup
 
 from kvpressure.exposition.charts import runs
-from kvpressure.exposition.wording import clock, duration, percent, quantity
+from kvpressure.exposition.wording import duration, percent, quantity
 from kvpressure.model.catalogue import CATALOGUE as CAUSES
+from kvpressure.model.values import clock
 from kvpressure.model.verdict import Cause
 from kvpressure.printable import clean
 from kvpressure.prometheus.names import Json

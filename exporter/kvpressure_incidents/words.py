@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from kvpressure.exposition.wording import clock, duration, percent, quantity, rough, seconds
+from kvpressure.exposition.wording import duration, percent, quantity, rough, seconds
 from kvpressure.model.catalogue import CATALOGUE as CAUSES
 from kvpressure.model.catalogue import NOT_KNOWN, those
+from kvpressure.model.values import clock
 from kvpressure.model.verdict import DETAILS, Cause
 from kvpressure.prometheus.names import Json
 

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bench.detection.all_alerts import RightScore
 from bench.detection.around import DIFFER, NO_ROOM, OOM, SOURCE, Around, _right, episodes
 from bench.detection.rules import firing
 
-EPISODES = episodes()
+
+@pytest.fixture(scope="module")
+def made() -> list[Around]:
+    return episodes()
 
 
 def shown(one: Around, name: str) -> list[float]:
     return [sample.value for sample in one.samples() if sample.name == name]
 
 
-def test_each_alert_has_episodes_that_it_is_about_and_more_that_it_is_not() -> None:
+def test_each_alert_has_episodes_that_it_is_about_and_more_that_it_is_not(made: list[Around]) -> None:
     for alert in (OOM, NO_ROOM, SOURCE, DIFFER):
-        right = sum(bool(_right(alert, one.true.get(alert, set()))) for one in EPISODES)
-        assert 4 <= right < len(EPISODES) / 2, alert
+        right = sum(bool(_right(alert, one.true.get(alert, set()))) for one in made)
+        assert 4 <= right < len(made) / 2, alert
 
 
-def test_lines_from_before_the_exporter_and_lines_that_quote_failures_are_counted_as_none() -> None:
-    quiet = [one for one in EPISODES if one.name.startswith("log-") and not one.true]
+def test_lines_from_before_the_exporter_and_lines_that_quote_failures_are_counted_as_none(made: list[Around]) -> None:
+    quiet = [one for one in made if one.name.startswith("log-") and not one.true]
     assert len(quiet) == 8
     for one in quiet:
         counts = [
@@ -32,9 +37,9 @@ def test_lines_from_before_the_exporter_and_lines_that_quote_failures_are_counte
         assert max(counts) == 0
 
 
-def test_an_override_that_says_the_same_has_the_same_hash() -> None:
+def test_an_override_that_says_the_same_has_the_same_hash(made: list[Around]) -> None:
     same, other = (
-        [one for one in EPISODES if one.name.startswith("thresholds-") and bool(one.true) is differs]
+        [one for one in made if one.name.startswith("thresholds-") and bool(one.true) is differs]
         for differs in (False, True)
     )
     hashes = [{dict(s.labels)["hash"] for s in one.samples()} for one in (same[0], other[0])]

@@ -10,6 +10,7 @@ from bench.detection.long import long_scenario, seeds
 from bench.detection.prometheus import STEP_SECONDS
 from bench.detection.rights import MAY, MUST, NOT
 from bench.simulator.service import SimulatedServer
+from bench.written import ACCURACY, mark
 from kvpressure.config.thresholds import load_thresholds
 
 LIMITS = load_thresholds()
@@ -58,7 +59,7 @@ def test_outages_are_told_after_five_minutes_and_what_is_none_is_never_told() ->
 
 def test_the_published_figures_are_those_of_the_last_run() -> None:
     rows = json.loads(objectives.RESULTS.read_text())
-    text = objectives.DOCUMENT.read_text().partition(objectives.BEGIN)[2].partition(objectives.END)[0]
+    _, text, _ = (ACCURACY / "vllm-only.md").read_text().split(mark("bench.detection.objectives"))
     for row in rows:
         assert f"{row['found']}/{row['episodes']} found, {row['false_episodes']} false" in text
     assert set(re.findall(r"`(KVPressureVLLM\w+)`", text)) == set(objectives.SCORED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ from bench.detection.rights import MAY, MUST, NOT, NOT_SCORED, RIGHTS, Tick, jud
 from bench.detection.rules import INTERVALS, RuleScore
 from bench.detection.score import KV
 from bench.detection.shipped import vllm_only
-from bench.detection.table import Table
+from bench.written import ACCURACY, between, mark
 from kvpressure.bundle import Options, load_rules
 from kvpressure.bundle.options import VLLM_ONLY
 from kvpressure.config.thresholds import load_thresholds
@@ -83,23 +84,23 @@ def test_scores_are_added() -> None:
     assert (one.recall, one.found, one.episodes, one.delay) == (0.5, 1, 3, 3.0)
 
 
-def test_the_tables_stand_between_their_marks() -> None:
-    table = Table("T", ("alert", "15 s"), (("a", "1"),))
-    text = others.with_tables(f"before\n{others.BEGIN}\nold\n{others.END}\nafter\n", [table])
-    assert text.startswith("before\n")
-    assert text.endswith("after\n")
-    assert "old" not in text
-    assert "| a | 1 |" in text
-    with pytest.raises(ValueError, match="has no lines"):
-        others.with_tables("nothing", [table])
+def test_what_a_program_writes_stands_between_its_marks() -> None:
+    begin = mark("bench.x")
+    text = between(f"before\n{begin}\nold\n{begin}\nafter\n", "bench.x", "| a | 1 |\n")
+    assert text == f"before\n{begin}\n| a | 1 |\n{begin}\nafter\n"
+    with pytest.raises(ValueError, match="not enough values"):
+        between("nothing", "bench.x", "")
+
+
+@pytest.mark.parametrize("page", sorted(ACCURACY.glob("*.md")), ids=lambda page: page.stem)
+def test_every_mark_of_a_page_stands_there_twice(page: Path) -> None:
+    marks = re.findall(r"^<!-- .* -->$", page.read_text(), re.MULTILINE)
+    assert all(marks.count(one) == 2 for one in marks)
 
 
 def test_what_the_page_tells_of_every_alert_is_what_was_measured() -> None:
     rows = json.loads(others.RESULTS.read_text()) if others.RESULTS.exists() else []
-    _, begin, rest = others.DOCUMENT.read_text().partition(others.BEGIN)
-    text, end, _ = rest.partition(others.END)
-    assert begin
-    assert end
+    _, text, _ = (ACCURACY / "vllm-only.md").read_text().split(mark("bench.detection.others"))
     shown = re.findall(r"^\| `(\w+)` \| (\S+ %.*|-.*) \|$", text, re.MULTILINE)
     lines = [(alert, line.split(" | ")) for alert, line in shown if line.count(" | ") == len(INTERVALS) - 1]
     sets = list(dict.fromkeys(row["set"] for row in rows))

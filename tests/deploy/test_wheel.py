@@ -25,15 +25,6 @@ from tests.support.tools import ROOT
 
 pytestmark = pytest.mark.slow
 MIB = 1024 * 1024
-DATA = (
-    "config/thresholds.yaml",
-    "capacity/models/*.json",
-    "capacity/step_tables/*.json",
-    "runbooks/*.md",
-    "**/*.css",
-    "**/*.j2",
-    "py.typed",
-)
 
 
 @dataclass(frozen=True)
@@ -96,33 +87,6 @@ def test_it_installs_and_says_what_it_took(installed: Installed, capsys: pytest.
 def test_nothing_it_needs_is_missing_or_at_odds(installed: Installed, tmp_path: Path) -> None:
     done = installed.run("python", "-m", "pip", "check", cwd=tmp_path)
     assert (done.returncode, done.stdout.strip()) == (0, "No broken requirements found.")
-
-
-@pytest.mark.parametrize("program", ["kvpressure", "kubectl-kvpressure"])
-def test_both_commands_are_there(installed: Installed, tmp_path: Path, program: str) -> None:
-    done = installed.run(program, "--version", cwd=tmp_path)
-    assert (done.returncode, __version__ in done.stdout, done.stderr) == (0, True, "")
-
-
-def test_the_package_brings_its_data_and_no_tests(installed: Installed) -> None:
-    package = installed.site / "kvpressure"
-    assert [pattern for pattern in DATA if not list(package.glob(pattern))] == []
-    assert list(installed.site.glob("tests")) == []
-    assert not (installed.site / "bench").exists()
-
-
-def test_generate_writes_the_bundle(installed: Installed, tmp_path: Path) -> None:
-    done = installed.run("kvpressure", "generate", "--out", "bundle", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    for wanted in (
-        "prometheus/alerts/*.yaml",
-        "prometheus/recording/*.yaml",
-        "alertmanager/alertmanager.yaml",
-        "grafana/dashboards/*.json",
-        "kubernetes/*.yaml",
-        "runbooks/*.md",
-    ):
-        assert list((tmp_path / "bundle").glob(wanted)), wanted
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -87,11 +87,6 @@ async def _triage(line: Timeline, prompt: Prompt) -> None:
     line.hold("and what the container before it said", previous.get("device_oom", 0) >= 1, first.get("previous_log"))
     causes = {engine["target"].split(":")[0]: engine["cause"] for engine in found.get("engines", ())}
     line.hold("and diagnoses it", causes.get(f"{NAMESPACE}/llama-0") not in (None, "unknown"), (code, causes, err))
-    code, out, err = await prompt.run("triage", "-n", NAMESPACE, "pod/llama-0", "--port", "9", "--duration", "10")
-    refused = f"nothing listens on port 9 in pod {NAMESPACE}/llama-0"
-    line.hold(
-        "a port that nothing listens on is said", code == 2 and refused in " ".join(out.split()), (code, out, err)
-    )
 
 
 async def _refusals(line: Timeline, prompt: Prompt, stranger: Prompt) -> None:

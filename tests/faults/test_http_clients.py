@@ -10,6 +10,7 @@ from aiohttp import ClientSession
 from aiohttp.test_utils import TestClient, TestServer, unused_port
 
 from kvpressure.config.settings import WebSettings
+from kvpressure.config.settings.keys import validate
 from kvpressure.exposition import Snapshot
 from kvpressure.web.server import Listener
 from kvpressure.web.site import Site
@@ -35,7 +36,7 @@ class FakeExporter:
 @pytest.fixture
 async def port() -> AsyncIterator[int]:
     chosen = unused_port()
-    settings = WebSettings.model_validate({"listen_address": f"127.0.0.1:{chosen}"})
+    settings = validate(WebSettings, {"listen_address": f"127.0.0.1:{chosen}"})
     listener = Listener(FakeExporter(), settings)
     await listener.start()
     yield chosen

@@ -159,7 +159,7 @@ async def test_whatever_a_sweep_raises_the_next_one_comes(make, monkeypatch, clo
 async def test_a_directory_that_is_missing_is_said_and_read_when_it_is_mounted(
     make, clock: VirtualClock, tmp_path: Path
 ):
-    logs = make(directory=tmp_path / "later", enabled=True)
+    logs = make(directory=tmp_path / "later", enabled="true")
     logs.follow([state()])
     await logs.sweep()
     (health,) = logs.health()
@@ -218,7 +218,7 @@ async def test_without_kubernetes_files_are_read_and_the_directory_is_not_missed
 
 async def test_switched_off_nothing_is_read_or_told(make, tmp_path: Path, clock: VirtualClock):
     write(tmp_path / "pods", OOM, t=clock.wall())
-    logs = make(enabled=False)
+    logs = make(enabled="false")
     logs.follow([state()])
     await logs.sweep()
     assert (logs.reports, logs.health()) == ({}, ())

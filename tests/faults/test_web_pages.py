@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kvpressure.config.settings import WebSettings
+from kvpressure.config.settings.keys import validate
 from kvpressure.exposition import runbooks, status, text
 from kvpressure.exposition.panel import ident
 from kvpressure.web.scrapes import MAX_QUEUED, MAX_QUEUED_PER_CLIENT
@@ -144,7 +145,7 @@ async def test_three_hundred_scrapers_cost_one_rendering(monkeypatch: pytest.Mon
 )
 async def test_a_busy_server_does_not_hold_up_the_loop_of_the_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     rendered = Held(monkeypatch, text, "render")
-    listener = Listener(FakeExporter(), WebSettings.model_validate({"listen_address": "127.0.0.1:0"}))
+    listener = Listener(FakeExporter(), validate(WebSettings, {"listen_address": "127.0.0.1:0"}))
     [url] = await listener.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
     writer.write(METRICS)
@@ -158,7 +159,7 @@ async def test_a_busy_server_does_not_hold_up_the_loop_of_the_polls(monkeypatch:
 
 
 async def test_all_addresses_of_ipv6_are_those_of_ipv4_too() -> None:
-    listener = Listener(FakeExporter(), WebSettings.model_validate({"listen_address": "[::]:0"}))
+    listener = Listener(FakeExporter(), validate(WebSettings, {"listen_address": "[::]:0"}))
     [url] = await listener.start()
     try:
         for host in ("127.0.0.1", "::1"):

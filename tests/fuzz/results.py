@@ -11,7 +11,7 @@ from typing import Any
 from tests.fuzz import registry, state
 
 RESULTS = Path(__file__).parent / "results.json"
-_TOOLS = ("prometheus-client", "PyYAML", "pydantic", "protobuf")
+_TOOLS = ("prometheus-client", "PyYAML", "protobuf")
 
 
 def load() -> dict[str, Any]:

@@ -1,40 +1,35 @@
-"""`python -m tests.lab.changed VERSION FOLDER < WISHES`: regimes run with something changed, and what clients got.
+"""Regimes run with something changed, and what clients got: wishes for `bench.scaling.worker`.
 
-Regimes are those of the lab and of FOLDER. A wish is a line of JSON: the regime's `name`, `flags` and `edge` to be
+Regimes are those of the lab and of `bench/advice/regimes`. A wish has the regime's `name`, `flags` and `edge` to be
 replaced, `shared` (that many servers share its clients, of which one is run), `long_last` (prompts beyond so many
-tokens go last; may be missing), `seconds`, `warm` (seconds that do not count) and `record` (a folder, or null). A line
-of JSON answers each: tokens a second, latencies of whole answers, and of those that the edge cut.
+tokens go last; may be missing), `seconds`, `warm` (seconds that do not count) and `record` (a folder, or null). The
+answer: tokens a second, latencies of whole answers, and of those that the edge cut.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import re
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from tests.lab.fetch import package
+from tests.lab.fetch import NEWEST, package
 from tests.lab.record import write
 from tests.lab.regime import Edge, Regime, changed, regimes
-from tests.lab.worker import found, prepare
+from tests.lab.worker import found
 from tests.lab.world import Result
 
 GENERATED: Final = re.compile(r"^vllm:generation_tokens_total\{[^}]*\} ([0-9.e+]+)$", re.MULTILINE)
+REGIMES: Final = Path(__file__).parents[2] / "bench" / "advice" / "regimes"
+"""Beside those of the lab: what only advice is about."""
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run what is wished for, one after the other."""
-    version, folder = arguments
-    clock = prepare(package(version))
-    known = regimes() | regimes(Path(folder))
-    for line in sys.stdin:
-        wish = json.loads(line)
-        print(json.dumps({"id": wish["id"], **_run(found(known, wish["name"]), wish, version, clock)}), flush=True)
-    return 0
+def answer(wish: Mapping[str, Any], clock: Any) -> dict[str, Any]:
+    """Return what clients got of one wish."""
+    known = regimes() | regimes(REGIMES)
+    return {"id": wish["id"], **_run(found(known, wish["name"]), wish, NEWEST, clock)}
 
 
 def shared(regime: Regime, servers: int) -> Regime:
@@ -82,7 +77,3 @@ def _told(result: Result, since: float) -> dict[str, Any]:
         "refused": sum(not one.ok for one in ended),
         "preempted": result.preempted,
     }
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -11,12 +11,6 @@ a second is called healthy or idle once the queue has been there for 30 s withou
 of its 20 s show it, and 10 s later.
 
     python -m tests.lab.gateway kv-thrash --seconds 150
-    python -m tests.lab.gateway kv-thrash --best
-
-With `--best`, behind the gateway every set of the changes that were advised or declined is run too, and what is advised
-is compared with the best of those that cost no more hardware or accuracy: answers a second, of which late ones count by
-a limit over their time, the time at the gateway included. The limit is that of `bench/advice/results.json`, or what it
-is there: twice the p95 of a quarter of the clients, without a gateway.
 """
 
 from __future__ import annotations
@@ -26,11 +20,11 @@ import sys
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Final
 
 from kvpressure.advice.advise import Place, advise
 from kvpressure.config.target import Target
+from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader
 from kvpressure.model.environment import Environment, GatewayReport
@@ -40,7 +34,6 @@ from tests.lab.api import Api
 from tests.lab.clock import Clock
 from tests.lab.core import Core
 from tests.lab.fetch import NEWEST, fetch, package
-from tests.lab.gateway_best import THRESHOLDS, WARM_SECONDS, best
 from tests.lab.messages import SentRequest
 from tests.lab.regime import Regime, regimes
 from tests.lab.world import Page, Result, World
@@ -48,7 +41,9 @@ from tests.lab.world import Page, Result, World
 QUEUE_DEPTH_THRESHOLD: Final = 5.0
 KV_CACHE_UTIL_THRESHOLD: Final = 0.8
 REFRESH_SECONDS: Final = 0.05
-ENOUGH_RATIO: Final = 0.9
+WARM_SECONDS: Final = 30
+"""Until then verdicts are of the clients' arrival."""
+THRESHOLDS: Final = load_thresholds()
 MOMENTS: Final = 4
 MOMENT_SECONDS: Final = 15
 NAMED_WITHIN_SECONDS: Final = 30
@@ -142,7 +137,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="+", metavar="REGIME")
     parser.add_argument("--seconds", type=int)
-    parser.add_argument("--best", action="store_true", help="compare what is advised with every set of changes")
     options = parser.parse_args()
     from tests.lab.worker import prepare  # noqa: PLC0415 - it stands in for vLLM's modules in this process
 
@@ -163,8 +157,6 @@ def main() -> int:
         print(f"  behind:  {dict(behind.causes.most_common(3))}; {', '.join(steps[1])}{'' if same else '  (!)'}")
         if second is not None:
             _moments(alone, behind, second)
-        if options.best and second is not None:
-            failed += best(regime, behind.views[second], partial(_run, clock=clock)) < ENOUGH_RATIO
         sys.stdout.flush()
     return int(failed > 0)
 

@@ -18,11 +18,12 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from bench.advice.__main__ import DOCUMENT, FOLDER, KEPT, RESULTS, WARM_SECONDS
+from bench.advice.__main__ import FOLDER, KEPT, RESULTS, WARM_SECONDS
 from bench.advice.changes import NOTHING, Key
 from bench.advice.picture import Dot, svg
 from bench.advice.predict import advised, every_regime
 from bench.silicon.prior import TERMS, context_by_size, of_any
+from bench.written import write_part
 from kvpressure.model.action import Expected, Shift
 from kvpressure.simulation import config_changes, priors
 from kvpressure.simulation.config_changes import ConfigChange
@@ -180,10 +181,7 @@ def _write(found: Sequence[Off]) -> None:
         "|---|---|--:|--:|---|--:|--:|---|--:|--:|--:|",
         *_rows(found),
     ]
-    before, _, rest = DOCUMENT.read_text().partition("<!-- predicted -->\n")
-    _, _, tail = rest.partition("<!-- end of predicted -->\n")
-    table = "\n".join(lines)
-    DOCUMENT.write_text(f"{before}<!-- predicted -->\n\n{table}\n\n<!-- end of predicted -->\n{tail}")
+    write_part("advice.md", "tests.lab.predicted", "\n".join(lines))
 
 
 def _rows(found: Sequence[Off]) -> Iterator[str]:

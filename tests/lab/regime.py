@@ -11,8 +11,6 @@ from typing import Any, Final, Literal
 from tests.lab.fetch import NEWEST, VERSIONS
 
 FOLDER: Final = Path(__file__).parent / "regimes"
-BUDGETS: Final = FOLDER.parent / "budgets"
-"""Regimes for bench.detection.budgets alone: a budget of tokens and nothing else holds the batch."""
 Span = tuple[float, float]
 
 

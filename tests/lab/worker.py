@@ -22,7 +22,7 @@ from tests.lab.fetch import package
 from tests.lab.lengthen import LONG, lengthened
 from tests.lab.lengthen import MARK as LONGER
 from tests.lab.record import Played, write
-from tests.lab.regime import BUDGETS, Regime, regimes
+from tests.lab.regime import Regime, regimes
 from tests.lab.vary import MARK, varied
 
 
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run them; 1 when any did not show what it was written for."""
     version, folder, *names = arguments
     clock = prepare(package(version))
-    known, failed = regimes() | regimes(LONG) | regimes(BUDGETS), 0
+    known, failed = regimes() | regimes(LONG), 0
     for name in names:
         try:
             summary = run(found(known, name), version, clock, Path(folder))

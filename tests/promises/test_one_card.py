@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,8 @@ APART = {"would_not_help", "verify", "route", "kept_apart"}
 """Not one of the steps that follow each other."""
 
 
-def cards(path: Path) -> Iterator[tuple[EngineView, tuple[Action, ...]]]:
+@functools.cache
+def cards(path: Path) -> tuple[tuple[EngineView, tuple[Action, ...]], ...]:
     """A few of a recording's cards with advice: each verdict's first after a while, and the last."""
     shown: dict[str, tuple[EngineView, float]] = {}
     found = views(path)
@@ -31,14 +32,16 @@ def cards(path: Path) -> Iterator[tuple[EngineView, tuple[Action, ...]]]:
         first = shown.setdefault(cause, (view, view.t))[1]
         if view.t - first >= LEAST_SECONDS:
             shown[cause] = view, first
+    made = []
     for view, _ in shown.values():
         assert view.diagnosis is not None
-        actions = advise(*(view.diagnosis, view.derived, view.limits, Place(), THRESHOLDS), observed=view.observed)
-        yield view, actions
+        about = view.diagnosis, view.derived, view.limits, Place(), THRESHOLDS
+        if actions := advise(*about, observed=view.observed):
+            made.append((view, actions))
+    return tuple(made)
 
 
-CARDS = [(path.name.partition(".jsonl")[0], card) for path in EVERY for card in cards(path)]
-ADVISED = [pytest.param(*card, id=f"{name}-{card[0].diagnosis.cause}") for name, card in CARDS if card[1]]
+each_recording = pytest.mark.parametrize("path", EVERY, ids=lambda path: path.name.partition(".jsonl")[0])
 
 
 def steps(actions: tuple[Action, ...]) -> list[Action]:
@@ -46,46 +49,40 @@ def steps(actions: tuple[Action, ...]) -> list[Action]:
 
 
 def test_there_are_cards_to_look_at():
-    assert len(ADVISED) >= 15
-    assert sum(bool(steps(card[1])) for _, card in CARDS) >= 8
+    made = [actions for path in EVERY for _, actions in cards(path)]
+    assert len(made) >= 15
+    assert sum(bool(steps(actions)) for actions in made) >= 8
 
 
-@pytest.mark.parametrize(("view", "actions"), ADVISED)
-def test_what_is_expected_starts_from_what_the_card_shows(view: EngineView, actions: tuple[Action, ...]):
-    predicted = steps(actions)
-    if not predicted or predicted[0].expected is None:
-        return
-    shown, told = at(view.derived, "tokens_per_second", "generation"), predicted[0].expected.tokens_per_second.before
-    assert shown is not None
-    assert told == pytest.approx(shown, rel=0.15)
+@each_recording
+def test_each_step_starts_from_what_the_card_says_is_now(path: Path):
+    for view, actions in cards(path):
+        now = at(view.derived, "tokens_per_second", "generation")
+        for action in steps(actions):
+            if action.expected is not None and action.expected.tokens_per_second.before is not None:
+                assert action.expected.tokens_per_second.before == pytest.approx(now, rel=0.02), action.key
 
 
-@pytest.mark.parametrize(("view", "actions"), ADVISED)
-def test_each_step_starts_from_what_the_card_says_is_now(view: EngineView, actions: tuple[Action, ...]):
-    now = at(view.derived, "tokens_per_second", "generation")
-    for action in steps(actions):
-        if action.expected is not None and action.expected.tokens_per_second.before is not None:
-            assert action.expected.tokens_per_second.before == pytest.approx(now, rel=0.02), action.key
+@each_recording
+def test_the_pool_has_one_size(path: Path):
+    for view, actions in cards(path):
+        capacity = at(view.derived, "kv_capacity_tokens")
+        for action in actions:
+            for text in re.findall(r"(?:instead of|pool's|the pool holds) ([\d,]{4,}) ?(?:tokens|\.|$)?", action.why):
+                assert float(text.replace(",", "")) == pytest.approx(capacity, rel=0.01), action.why
 
 
-@pytest.mark.parametrize(("view", "actions"), ADVISED)
-def test_the_pool_has_one_size(view: EngineView, actions: tuple[Action, ...]):
-    capacity = at(view.derived, "kv_capacity_tokens")
-    for action in actions:
-        for text in re.findall(r"(?:instead of|pool's|the pool holds) ([\d,]{4,}) ?(?:tokens|\.|$)?", action.why):
-            assert float(text.replace(",", "")) == pytest.approx(capacity, rel=0.01), action.why
-
-
-@pytest.mark.parametrize(("view", "actions"), ADVISED)
-def test_sequences_are_not_cut_below_what_the_same_card_says_fits(view: EngineView, actions: tuple[Action, ...]):
-    for action in actions:
+@each_recording
+def test_sequences_are_not_cut_below_what_the_same_card_says_fits(path: Path):
+    for action in (action for _, actions in cards(path) for action in actions):
         if action.key != "max_num_seqs" or not action.new or not action.title.startswith("Cut"):
             continue
         for text in re.findall(r"(?:holds only|=) (\d+)(?: of them| that fit)", action.why):
             assert int(action.new.replace(",", "")) >= int(text), action.why
 
 
-@pytest.mark.parametrize(("view", "actions"), ADVISED)
-def test_a_limit_is_not_raised_and_cut_on_one_card(view: EngineView, actions: tuple[Action, ...]):
-    changed = [flag for action in actions if action.key != "apply" for flag in action.flags]
-    assert len(changed) == len(set(changed))
+@each_recording
+def test_a_limit_is_not_raised_and_cut_on_one_card(path: Path):
+    for _, actions in cards(path):
+        changed = [flag for action in actions if action.key != "apply" for flag in action.flags]
+        assert len(changed) == len(set(changed))

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from kvpressure.cli import GONE, installed, main
 from kvpressure.config.settings import load_settings
+from kvpressure.config.settings.section import fields_of
 from kvpressure.daemon.node_sources import settings_model
 from tests.support.tools import ROOT
 
@@ -76,7 +77,7 @@ def test_every_command_of_every_page_is_taken(line: str, tmp_path: Path, monkeyp
 
 ELSEWHERE = re.compile(r"\.(json|yaml|xz)\b|:\d|(pod|deploy)/")
 ALONE = [line for line in EXAMPLES if line.split()[1] in ("plan", "whatif") and not ELSEWHERE.search(line)]
-SECTIONS = settings_model().model_fields.keys()
+SECTIONS = fields_of(settings_model()).keys()
 SETTINGS = [
     block
     for page in PAGES

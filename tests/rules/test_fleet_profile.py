@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from kvpressure.exposition.profile import Profile
 from tests.support import built
-from tests.support.rules import promtool_each
-from tests.support.tools import need
+from tests.support.rules import evaluate, promtool_each, told
 
 NAMES = 'job="kvpressure",instance="n:1",target="chat/vllm-0:8000",model_name="m",engine="0",namespace="chat"'
 ALWAYS = {"namespace_model:kvpressure_replicas:count": 1, "namespace_model:kvpressure_engines:sum": 1}
 
 
-def told(cause: str, values: str) -> list[dict[str, str]]:
+def engine(cause: str, values: str) -> list[dict[str, str]]:
     """An engine that answers for five minutes, with a cause as `values` say and none where they are `_`."""
     rest = values.replace("1", "-").replace("_", "1").replace("-", "_")
     return [
@@ -28,13 +25,7 @@ def told(cause: str, values: str) -> list[dict[str, str]]:
 
 
 def check(tmp_path: Path, promtool: str, test: dict[str, object]) -> None:
-    rules = [str(path) for path in sorted(built.bundle(Profile.FLEET).glob("prometheus/*/*.yaml"))]
-    case = tmp_path / "case.yaml"
-    case.write_text(json.dumps({"rule_files": rules, "evaluation_interval": "15s", "tests": [test]}))
-    result = subprocess.run(
-        [need(promtool, "prometheus"), "test", "rules", case], capture_output=True, text=True, check=False, timeout=300
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
+    evaluate(promtool, tmp_path, sorted(built.bundle(Profile.FLEET).glob("prometheus/*/*.yaml")), test)
 
 
 @promtool_each
@@ -49,18 +40,11 @@ def test_a_cause_of_one_scrape_is_no_average_of_one(tmp_path: Path, promtool: st
         promtool,
         {
             "interval": "15s",
-            "input_series": told(cause, flicker),
+            "input_series": engine(cause, flicker),
             "alert_rule_test": [
                 {"eval_time": f"{t}s", "alertname": alert, "exp_alerts": []} for t in range(0, 300, 15)
             ],
-            "promql_expr_test": [
-                {
-                    "expr": f"count({name})",
-                    "eval_time": "2m",
-                    "exp_samples": [{"labels": "{}", "value": value}],
-                }
-                for name, value in {**ALWAYS, ratio: 1}.items()
-            ],
+            "promql_expr_test": [told(f"count({name})", 2, value) for name, value in {**ALWAYS, ratio: 1}.items()],
         },
     )
 
@@ -72,7 +56,7 @@ def test_a_cause_that_lasts_is_one(tmp_path: Path, promtool: str) -> None:
         promtool,
         {
             "interval": "15s",
-            "input_series": told("kv_cache_pressure", " ".join(["_"] * 8 + ["1"] * 13)),
+            "input_series": engine("kv_cache_pressure", " ".join(["_"] * 8 + ["1"] * 13)),
             "promql_expr_test": [
                 {
                     "expr": "count by (severity) (ALERTS{alertname='KVPressureCacheTooSmall',alertstate='firing'})",

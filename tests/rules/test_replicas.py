@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import random
-import subprocess
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from kvpressure.advice.desired import ReplicaReading, desired_replicas, required_replicas
 from kvpressure.config.thresholds import Thresholds, load_thresholds
 from tests.support import built
-from tests.support.rules import promtool_each
-from tests.support.tools import need
+from tests.support.rules import evaluate, promtool_each
 
 FLEETS = 40
 CHANGE = 40
@@ -103,13 +99,4 @@ def test_the_rules_and_the_function_agree_on_fleets_of_all_kinds(promtool: str, 
                 }
             )
     rules = built.bundle() / "prometheus" / "recording" / "replicas.yaml"
-    case = {
-        "rule_files": [str(rules)],
-        "evaluation_interval": "15s",
-        "tests": [{"interval": "15s", "input_series": inputs, "promql_expr_test": asked}],
-    }
-    path = tmp_path / "replicas.yaml"
-    path.write_text(yaml.safe_dump(case))
-    command = [need(promtool, "prometheus"), "test", "rules", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
+    evaluate(promtool, tmp_path, [rules], {"interval": "15s", "input_series": inputs, "promql_expr_test": asked})

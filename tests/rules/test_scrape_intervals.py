@@ -6,17 +6,14 @@ minutes of its onset, stays through the missed scrape, ends, and does not fire f
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from kvpressure.bundle import Options, bundle_files
 from kvpressure.config.thresholds import load_thresholds
-from tests.support.rules import promtool_each
-from tests.support.tools import need
+from tests.support.rules import evaluate, promtool_each, rules_of, told
 
 QUIET_MINUTES, TROUBLE_MINUTES, AFTER_MINUTES = 20, 20, 30
 FIRES_WITHIN_MINUTES = 8
@@ -51,7 +48,7 @@ def series(name: str, labels: dict[str, str], value: float, scrape_seconds: int)
     return {"series": f"kvpressure_{name}{{{inside}}}", "values": " ".join(values)}
 
 
-def case(scrape_seconds: int, files: list[str], key: tuple[str, str]) -> dict[str, Any]:
+def case(scrape_seconds: int, key: tuple[str, str]) -> dict[str, Any]:
     """One promtool test: how many of this alert fire before, within it and after it."""
     alert, severity = key
     one = f'count(ALERTS{{alertname="{alert}", severity="{severity}", alertstate="firing"}}) or vector(0)'
@@ -65,13 +62,9 @@ def case(scrape_seconds: int, files: list[str], key: tuple[str, str]) -> dict[st
         end - 1: 1,
         end + AFTER_MINUTES - 1: 0,
     }
-    checks = [
-        {"expr": one, "eval_time": f"{minute}m", "exp_samples": [{"labels": "{}", "value": count}]}
-        for minute, count in expected.items()
-    ]
+    checks = [told(one, minute, count) for minute, count in expected.items()]
     given = [series(name, labels, value, scrape_seconds) for name, labels, value in (UP, *CASES[key])]
-    test = {"interval": f"{scrape_seconds}s", "input_series": given, "promql_expr_test": checks}
-    return {"rule_files": files, "evaluation_interval": "15s", "tests": [test]}
+    return {"interval": f"{scrape_seconds}s", "input_series": given, "promql_expr_test": checks}
 
 
 @promtool_each
@@ -80,16 +73,6 @@ def test_what_pages_or_makes_a_ticket_works_at_every_interval(
     promtool: str, scrape_seconds: int, tmp_path: Path
 ) -> None:
     options = Options(load_thresholds(), scrape_seconds=scrape_seconds)
-    files = []
-    for name, text in bundle_files(options, with_runbooks=False, with_dashboards=False).items():
-        if name.startswith(("prometheus/alerts/", "prometheus/recording/deployment", "prometheus/recording/targets")):
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name).write_text(text)
-            files.append(str(tmp_path / name))
-    cases = []
-    for number, key in enumerate(CASES):
-        cases.append(tmp_path / f"{number}.yaml")
-        cases[-1].write_text(yaml.safe_dump(case(scrape_seconds, files, key)))
-    command = [need(promtool, "prometheus"), "test", "rules", *map(str, cases)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
+    files = bundle_files(options, with_runbooks=False, with_dashboards=False)
+    rules = rules_of(files, tmp_path, *(alert for alert, _ in CASES))
+    evaluate(promtool, tmp_path, rules, *(case(scrape_seconds, key) for key in CASES))

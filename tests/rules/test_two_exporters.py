@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from tests.support import built
-from tests.support.rules import promtool_each
-from tests.support.tools import need
+from tests.support.rules import evaluate, files, promtool_each, rules_of, told
 
 Place = dict[str, str]
 POD = {"namespace": "chat", "pod": "vllm-0"}
@@ -91,19 +87,10 @@ def tickets(count: float, of: str = "") -> tuple[str, float]:
 
 
 def check(promtool: str, folder: Path, series: list[dict[str, Any]], asked: dict[int, list[tuple[str, float]]]) -> None:
-    checks = [
-        {"expr": expr, "eval_time": f"{minute}m", "exp_samples": [{"labels": "{}", "value": value}]}
-        for minute, pairs in asked.items()
-        for expr, value in pairs
-    ]
+    checks = [told(expr, minute, value) for minute, pairs in asked.items() for expr, value in pairs]
     series = list({one["series"]: one for one in series}.values())
-    case = folder / "case.yaml"
-    rules = [str(path) for path in sorted(built.bundle().glob("prometheus/*/*.yaml"))]
-    test = {"interval": "15s", "input_series": series, "promql_expr_test": checks}
-    case.write_text(yaml.safe_dump({"rule_files": rules, "evaluation_interval": "15s", "tests": [test]}))
-    command = [need(promtool, "prometheus"), "test", "rules", str(case)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
+    rules = rules_of(files(), folder, "KVPressureCacheTooSmall")
+    evaluate(promtool, folder, rules, {"interval": "15s", "input_series": series, "promql_expr_test": checks})
 
 
 @promtool_each
@@ -138,5 +125,5 @@ def test_the_one_that_reads_it_tells_and_the_other_takes_over_when_it_is_gone(
     check(promtool, tmp_path, cannot, {10: [replicas(1), tickets(1), tickets(1, younger["instance"])]})
     gone = exporter(older, 100, "kv_cache_pressure", "1x40", 40)
     gone += exporter(younger, 200, "kv_cache_pressure", "1x160", 160)
-    told = [replicas(1), tickets(1), tickets(1, younger["instance"])]
-    check(promtool, tmp_path, gone, {9: [replicas(1), tickets(1, older["instance"])], 25: told})
+    after = [replicas(1), tickets(1), tickets(1, younger["instance"])]
+    check(promtool, tmp_path, gone, {9: [replicas(1), tickets(1, older["instance"])], 25: after})

@@ -20,11 +20,14 @@ from tests.support import built
 from tests.support.rules import (
     ROOT,
     alert_names,
+    evaluate,
     known_vllm_series,
     promql,
     promtool_each,
     recorded,
+    rules_of,
     selectors,
+    told,
     walk,
 )
 from tests.support.tools import need
@@ -93,23 +96,12 @@ def test_every_alert_is_tested_firing_silent_and_recovering(alert) -> None:
 
 def fires(promtool: str, folder: Path, alert: str, series: dict[str, str], at: dict[int, int], every: int = 15) -> None:
     """Evaluate the generated rules on series, and compare how many alerts of that name fire at each minute."""
-    files = []
-    for name, text in bundle_files(options(scrape_seconds=every), with_dashboards=False).items():
-        if name.startswith("prometheus/"):
-            files.append(folder / name.replace("/", "-"))
-            files[-1].write_text(text)
+    rules = rules_of(bundle_files(options(scrape_seconds=every), with_dashboards=False), folder, alert)
     firing = f'count(ALERTS{{alertname="{alert}", alertstate="firing"}}) or vector(0)'
-    checks = [
-        {"expr": firing, "eval_time": f"{minute}m", "exp_samples": [{"labels": "{}", "value": count}]}
-        for minute, count in at.items()
-    ]
+    checks = [told(firing, minute, count) for minute, count in at.items()]
     given = [{"series": name, "values": values} for name, values in series.items()]
     test = {"interval": f"{every}s", "input_series": given, "promql_expr_test": checks}
-    case = folder / "case.yaml"
-    case.write_text(
-        yaml.safe_dump({"rule_files": list(map(str, files)), "evaluation_interval": "15s", "tests": [test]})
-    )
-    assert "SUCCESS" in run(need(promtool, "prometheus"), "test", "rules", case)
+    evaluate(promtool, folder, rules, test)
 
 
 @promtool_each

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvpressure.config.settings import Settings
+from kvpressure.config.settings.keys import validate
 from kvpressure.config.settings.load import Loaded
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.daemon.exporter import Daemon
@@ -128,13 +129,14 @@ def _write(file: Path, listed: dict[str, str]) -> None:
 
 
 def _settings(file: Path, number: int) -> Settings:
-    return Settings.model_validate(
+    return validate(
+        Settings,
         {
             "engines": {"file_sd": [{"files": [file]}]},
             "poll": {"interval_seconds": POLL_SECONDS},
             "host": {"enabled": False},
             "limits": {"max_engines": 400 + number % 2},
-        }
+        },
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from prometheus_client.parser import text_string_to_metric_families
 
 from kvpressure.config.settings import Settings
+from kvpressure.config.settings.keys import validate
 from kvpressure.config.settings.load import Loaded
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.daemon.exporter import Daemon
@@ -66,8 +67,8 @@ async def _fleet(made: dict[str, Engine], seconds: int) -> Seen:
         for name, engine in made.items():
             server = await stack.enter_async_context(FaultServer(engine))
             targets.append({"name": name, "url": server.url})
-        settings = Settings.model_validate(
-            {"engines": {"targets": targets}, "gpu": {"vendors": []}, "host": {"enabled": False}}
+        settings = validate(
+            Settings, {"engines": {"targets": targets}, "gpu": {"vendors": []}, "host": {"enabled": False}}
         )
         daemon = Daemon(Loaded(settings, load_thresholds()), lambda: settings, lambda *_: (), LoopClock())
         take = daemon._on_page

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from kvpressure.config.settings.keys import validate
 from kvpressure.config.settings.kubernetes import KubernetesSettings
 from kvpressure.kubernetes.watch import KubernetesSource, connection
 from kvpressure.kubernetes.watch.resource import Tuning
@@ -52,7 +53,7 @@ async def following(
 async def following_as_it_is(tuning: Tuning = HASTY, **settings: Any) -> AsyncIterator[KubernetesSource]:
     """A source with the service account that it finds."""
     known = {"enabled": "true", "events": False, "node_conditions": False} | settings
-    source = KubernetesSource(KubernetesSettings(node_name="gpu-1", **known), tuning=tuning)
+    source = KubernetesSource(validate(KubernetesSettings, {"node_name": "gpu-1", **known}), tuning=tuning)
     task = asyncio.create_task(source.run())
     try:
         yield source

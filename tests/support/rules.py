@@ -6,8 +6,10 @@ import functools
 import json
 import os
 import shutil
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import promql_parser as promql
 import pytest
@@ -19,7 +21,7 @@ from kvpressure.bundle.rules import Alert, RuleFile
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition.families import FAMILIES
 from kvpressure.exposition.text import OwnProcess
-from tests.support.tools import FIXTURES
+from tests.support.tools import FIXTURES, need
 
 ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "rules" / "tests"
@@ -124,10 +126,39 @@ def promtools() -> list[str]:
 promtool_each = pytest.mark.parametrize("promtool", promtools(), ids=lambda path: "/".join(Path(path).parts[-2:]))
 
 
+def rules_of(files: Mapping[str, str], folder: Path, *names: str) -> list[Path]:
+    """Write the recording rules of a bundle's `files`, and those of them with the alerts of these names."""
+    written = []
+    for name, text in files.items():
+        alerts = name.startswith("prometheus/alerts/") and any(f"alert: {alert}\n" in text for alert in names)
+        if alerts or name.startswith("prometheus/recording/"):
+            written.append(folder / name.replace("/", "-"))
+            written[-1].write_text(text)
+    return written
+
+
+def told(expr: str, minutes: float, value: float) -> dict[str, Any]:
+    """One of promtool's checks: the value of an expression without labels, so many minutes after the first sample."""
+    return {
+        "expr": expr,
+        "eval_time": f"{minutes * 60:.0f}s",
+        "exp_samples": [{"labels": "{}", "value": value}],
+    }
+
+
+def evaluate(promtool: str, folder: Path, rules: Iterable[Path], *tests: Mapping[str, Any]) -> None:
+    """Let promtool run unit tests of these rules, evaluated every 15 s; what it says is the error where one fails."""
+    case = folder / "case.yaml"
+    case.write_text(json.dumps({"rule_files": list(map(str, rules)), "evaluation_interval": "15s", "tests": tests}))
+    command = [need(promtool, "prometheus"), "test", "rules", str(case)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def rendered() -> Iterator[tuple[str, dict[str, str], dict[str, str]]]:
     """Name, labels and annotations of all that fires in rules/tests, to which test_promtool holds promtool."""
     for path in sorted(TESTS.glob("*.yaml")):
-        for test in yaml.load(path.read_text(), yaml.BaseLoader)["tests"]:
+        for test in yaml.load(path.read_text(), yaml.CBaseLoader)["tests"]:
             for check in test.get("alert_rule_test", ()):
                 for fired in check["exp_alerts"]:
                     yield check["alertname"], fired["exp_labels"], fired["exp_annotations"]

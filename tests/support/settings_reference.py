@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import itertools
 import sys
+import textwrap
+import typing
+from pathlib import Path
 from typing import Final
 
-from pydantic_core import PydanticUndefined
-
+from kvpressure.config.settings import types
 from kvpressure.config.settings.keys import Key, keys
 from kvpressure.config.settings.load import CONFIG_ENV, CONFIG_FLAG, FLAGS
 from kvpressure.config.settings.model import Settings
-from kvpressure.config.settings.polling import DERIVED
+from kvpressure.config.settings.section import REQUIRED, Derived, Section, Within, bare, fields_of
 from kvpressure.daemon.node_sources import settings_model
 
 _INTRO: Final = f"""\
@@ -67,7 +72,7 @@ def settings_reference(model: type[Settings]) -> str:
     sections: dict[tuple[str, ...], list[Key]] = {}
     for key in keys(model):
         sections.setdefault(key.path[:-1], []).append(key)
-    top = list(model.model_fields)
+    top = list(fields_of(model))
     order = sorted(sections, key=lambda path: (top.index(path[0].rstrip("[]")) if path else -1, path))
     shown: dict[str, str] = {}
     tables = [_section(".".join(path), sections[path], shown) for path in order]
@@ -75,15 +80,15 @@ def settings_reference(model: type[Settings]) -> str:
 
 
 def _section(name: str, rows: list[Key], shown: dict[str, str]) -> str:
-    about = rows[0].section
+    about = (rows[0].section.__doc__ or "").strip()
     if name and about in shown:
         return f"## `{name}`\n\nThe same keys as in `{shown[about]}`.\n"
     shown[about] = name
-    return _table(name, rows)
+    return _table(name, about, rows)
 
 
-def _table(name: str, rows: list[Key]) -> str:
-    lines = [f"## `{name}`", "", rows[0].section, ""] if name else ["## At the top", ""]
+def _table(name: str, about: str, rows: list[Key]) -> str:
+    lines = [f"## `{name}`", "", about, ""] if name else ["## At the top", ""]
     lines += ["| key | environment | type | default | meaning |", "|---|---|---|---|---|"]
     return "\n".join([*lines, *map(_row, rows)]) + "\n"
 
@@ -91,20 +96,48 @@ def _table(name: str, rows: list[Key]) -> str:
 def _row(key: Key) -> str:
     env = "" if key.in_list else f"`{key.env}`"
     bounds = _bounds(key)
-    kind = f"{key.type}, {bounds}" if bounds else key.type
-    return (
-        f"| `{key.path[-1]}` | {env} | {kind} | {_default(key)} | {' '.join((key.field.description or '').split())} |"
-    )
+    kind = f"{type_name(key)}, {bounds}" if bounds else type_name(key)
+    return f"| `{key.path[-1]}` | {env} | {kind} | {_default(key)} | {meaning(key)} |"
+
+
+_SCALARS: Final = {str: "string", Path: "path", float: "number", int: "integer", bool: "boolean"}
+_LISTS: Final = {
+    types.ListenAddresses: "address or list",
+    types.Gpus: "`all` or list",
+    types.Vendors: "`auto` or list",
+    types.SdPatterns: "list of paths",
+}
+
+
+def type_name(key: Key) -> str:
+    """Name the type of a key."""
+    kind = bare(key.field.kind)
+    for known, name in _LISTS.items():
+        if kind == bare(known):
+            return name
+    if typing.get_origin(kind) is typing.Literal:
+        return "one of " + ", ".join(typing.get_args(kind))
+    return "list" if typing.get_origin(kind) is tuple else _SCALARS.get(kind, "mapping")
+
+
+def meaning(key: Key) -> str:
+    """Return the docstring of a key's field, from the source of the section that declares it; "" without one."""
+    for section in key.section.__mro__[: -len(Section.__mro__)]:
+        (declared,) = ast.parse(textwrap.dedent(inspect.getsource(section))).body
+        assert isinstance(declared, ast.ClassDef)
+        for field, text in itertools.pairwise(declared.body):
+            if isinstance(field, ast.AnnAssign) and ast.unparse(field.target) == key.path[-1]:
+                return " ".join(ast.literal_eval(text.value).split()) if isinstance(text, ast.Expr) else ""
+    return ""
 
 
 def _default(key: Key) -> str:
-    extra = key.field.json_schema_extra
-    if isinstance(extra, dict) and DERIVED in extra:
-        return str(extra[DERIVED])
-    if key.field.is_required():
-        return "required"
     value = key.field.default
-    if value is PydanticUndefined or value in (None, "", ()):
+    if isinstance(value, Derived):
+        return value.words
+    if value is REQUIRED:
+        return "required"
+    if value in (None, "", ()):
         return "none"
     if isinstance(value, tuple):
         value = ", ".join(map(str, value))
@@ -112,12 +145,10 @@ def _default(key: Key) -> str:
 
 
 def _bounds(key: Key) -> str:
-    low = next((f"{m.ge:g}" for m in key.field.metadata if getattr(m, "ge", None) is not None), None)
-    more = next((f"{m.gt:g}" for m in key.field.metadata if getattr(m, "gt", None) is not None), None)
-    high = next((f"{m.le:.10g}" for m in key.field.metadata if getattr(m, "le", None) is not None), None)
-    if low is not None and high is not None:
-        return f"{low} to {high}"
-    return f"more than {more}" if more is not None else ""
+    kinds = [key.field.kind, *typing.get_args(key.field.kind)]
+    for bounds in (rule for kind in kinds for rule in typing.get_args(kind) if isinstance(rule, Within)):
+        return f"more than {bounds.low:g}" if bounds.above else f"{bounds.low:g} to {bounds.high:.10g}"
+    return ""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,8 @@
-"""Recordings of SGLang's pages, and what the pipeline makes of them."""
+"""Recordings of SGLang's pages, and what the pipeline makes of them.
+
+`healthy`, `kv-pressure` and `concurrency-cap` were made once by a model of its scheduler, a page a second, with what
+0.5.23 exports by default; what its own scheduler does is in tests/fixtures/lab/sglang.
+"""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvpressure.config.settings import WebSettings
+from kvpressure.config.settings.keys import validate
 from kvpressure.exposition import EngineView, Snapshot
 from kvpressure.exposition.panel import Action
 from kvpressure.web.server import WebServer
@@ -163,7 +164,7 @@ async def serving(
     exporter: FakeExporter | None = None, most: int | None = None, config: Path | None = None
 ) -> AsyncIterator[Served]:
     """A server on loopback with room for `most` connections."""
-    settings = WebSettings.model_validate({"listen_address": "127.0.0.1:0", "config_file": config})
+    settings = validate(WebSettings, {"listen_address": "127.0.0.1:0", "config_file": config})
     server = WebServer(exporter or FakeExporter(), settings)
     if most is not None:
         server.connections.limit = most

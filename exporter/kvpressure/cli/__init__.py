@@ -34,7 +34,9 @@ COMMANDS = {
 """Each command's line in the list."""
 
 GONE = {
+    "--container": "name it in the pod's annotation kvpressure.io/container",
     "--kubeconfig": "kubectl reads the environment: KUBECONFIG=FILE kvpressure ...",
+    "--port": "kubectl port-forward pod/NAME PORT, and the engine is :PORT; or the pod's annotation kvpressure.io/port",
     "generate --no-runbooks": "delete the folder runbooks of the bundle",
     "generate --runbooks": "the bundle always has them",
     "incidents --bearer-token-file": "in --http.config.file authorization: {credentials_file: FILE}",
@@ -48,7 +50,6 @@ GONE = {
     "incidents --schema": "docs/schemas has them, and a running exporter at /api/v1/schemas/incidents",
     "incidents --timeout": "an answer may take 120 s",
     "plan --kube-context": "kubectl config use-context NAME, or kubectl port-forward and --url :PORT",
-    "plan --port": "kubectl port-forward pod/NAME PORT, and --url :PORT",
     "record --force": "delete the file first",
     "run --web.telemetry-path": "set telemetry_path in the section web of the settings file",
 }

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -32,11 +32,7 @@ access_option = click.option(
 )
 """Read by `access_of`."""
 
-pod_options = together(
-    click.option("--context", default=None, help="Passed to kubectl."),
-    click.option("--port", type=click.IntRange(1, 65535), help="Port in the pod, where its spec declares none."),
-)
-"""How to reach pods, through kubectl."""
+context_option = click.option("--context", default=None, help="Of kubectl, through which pods are reached.")
 
 namespace_option = click.option("-n", "--namespace", default="", help="Kubernetes namespace of the engine.")
 
@@ -104,7 +100,6 @@ facts_options = together(
         metavar="KIND/NAME",
         help="For its commands: deploy/NAME or another workload, pod/NAME, unit/NAME of systemd.",
     ),
-    click.option("--container", default="", help="Its container."),
 )
 """Limits and place, read by `EngineFacts.of`."""
 
@@ -176,7 +171,7 @@ class Access:
         """Return the same certificates, for a server whose own is not looked at."""
         from kvpressure.config.settings import TlsSettings  # noqa: PLC0415 - `plan` seldom reads an engine
 
-        return (self.tls or TlsSettings()).model_copy(update={"insecure_skip_verify": True})
+        return replace(self.tls or TlsSettings(), insecure_skip_verify=True)
 
 
 def access_of(options: Mapping[str, Any]) -> Access:
@@ -203,7 +198,7 @@ def gateways_of(options: dict[str, Any]) -> GatewaySettings | None:
 
     Ends the command where an address or the file is invalid.
     """
-    from kvpressure.sources.gateway import SOURCE, GatewaySettings  # noqa: PLC0415 - as above
+    from kvpressure.sources.gateway import SOURCE, GatewaySettings, GatewayTargetSettings  # noqa: PLC0415 - as above
 
     file, rows = options["config"], []
     if file is None and not options["gateways"]:
@@ -213,9 +208,10 @@ def gateways_of(options: dict[str, Any]) -> GatewaySettings | None:
             base, path = split_engine_url(text)
         except ValueError as error:
             raise click.BadParameter(f"{error}", param_hint="--gateway") from error
-        rows.append({"url": base, "path": path or "/metrics", "engines": ["*"], "tls": access_of(options).tls})
-    given = GatewaySettings.model_validate({"targets": rows})
+        tls = access_of(options).tls
+        rows.append(GatewayTargetSettings(url=base, path=path or "/metrics", engines=("*",), tls=tls))
+    given = GatewaySettings(targets=tuple(rows))
     if file is None:
         return given
     others: GatewaySettings = getattr(_settings_of(file), SOURCE.section)
-    return others.model_copy(update={"targets": (*given.targets, *others.targets)})
+    return replace(others, targets=(*given.targets, *others.targets))

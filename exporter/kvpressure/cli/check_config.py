@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
-from pydantic import BaseModel
 
 from kvpressure.cli.options import given, refuse, thresholds_of
 from kvpressure.cli.say import say
 from kvpressure.config import strict_yaml
 from kvpressure.config.settings import ConfigError, Problem, load_settings
 from kvpressure.config.settings.load import files_named, load
+from kvpressure.config.settings.section import Section, fields_of
 from kvpressure.web.config import WebGuard
 
 
@@ -47,7 +47,7 @@ def command(file: str | None, config: str | None) -> None:
                 problems += also.problems
         refuse(ConfigError(problems))
     source = settings.config_file or "no file"
-    fixed, listed = len(settings.engines.targets), len(settings.engines.file_sd)
+    fixed, listed = len(settings.engines.targets or ()), len(settings.engines.file_sd or ())
     targets = f"targets: {fixed} in the settings, {listed} file_sd entries"
     engines = "an engine on localhost:8000" if settings.single_machine else targets
     say(f"settings are good ({source})\n  {engines}\n  thresholds {loaded.thresholds.hash}")
@@ -55,13 +55,13 @@ def command(file: str | None, config: str | None) -> None:
         say(f"note: {note}", err=True)
 
 
-def _unreadable(section: BaseModel, path: strict_yaml.Path) -> Iterator[str]:
+def _unreadable(section: Section, path: strict_yaml.Path) -> Iterator[str]:
     """Yield a sentence for each file that cannot be read here; it may be there where the exporter runs."""
-    for name in type(section).model_fields:
+    for name in fields_of(type(section)):
         value = getattr(section, name)
         for at, one in enumerate(value) if isinstance(value, tuple) else ((None, value),):
             inner = (*path, name) if at is None else (*path, name, at)
-            if isinstance(one, BaseModel):
+            if isinstance(one, Section):
                 yield from _unreadable(one, inner)
             elif isinstance(one, Path) and name.endswith("_file") and not os.access(one, os.R_OK):
                 yield f"{strict_yaml.dotted(inner)}: {one} cannot be read on this machine"

@@ -69,7 +69,7 @@ class Finding:
         """The exit code for this engine alone."""
         if self.cause is NOT_KNOWN:
             return CANNOT_TELL
-        return HEALTHY if self.cause in CALM and self.state is not ReplicaState.STUCK else LIMITED
+        return HEALTHY if self.cause in CALM else LIMITED
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
@@ -146,7 +146,7 @@ class EngineFacts:
     @classmethod
     def of(cls, options: dict[str, Any]) -> EngineFacts:
         """Return the facts in the values of `facts_options`."""
-        place = {name: options[name] for name in ("namespace", "container") if options.get(name)}
+        place = {"namespace": options["namespace"]} if options.get("namespace") else {}
         for text in options.get("workloads", ()):
             kind, slash, name = text.partition("/")
             if slash and kind in ("pod", "unit"):

@@ -46,7 +46,7 @@ async def opened(words: Sequence[str], options: Mapping[str, Any]) -> AsyncItera
     with ended_by_signals():
         async with contextlib.AsyncExitStack() as stack:
             found = await find_pods(kubectl, references, options.get("selector") or "")
-            pods = engines_in(found, options.get("container") or "", options.get("port"))
+            pods = engines_in(found)
             await asyncio.gather(*(pod.open(kubectl, stack) for pod in pods))
             yield kubectl, pods
 
@@ -64,14 +64,13 @@ async def forwarded(named: str, options: Mapping[str, Any]) -> AsyncIterator[tup
         yield f"{target.url}{target.path}", replace(access_of(options), tls=target.tls)
 
 
-def engines_in(found: Sequence[ReferencedPod], container: str = "", port: int | None = None) -> list[NamedPod]:
+def engines_in(found: Sequence[ReferencedPod]) -> list[NamedPod]:
     """Return the pods whose engine is known; print those left out. Raises KubeError when none is known."""
     pods: list[NamedPod] = []
     problems: list[KubeError] = []
     for pod in found[:MAX_PODS]:
         try:
-            engine = engine_pod(pod, time.time(), container, port)
-            pods.append(NamedPod(pod, engine))
+            pods.append(NamedPod(pod, engine_pod(pod, time.time())))
         except KubeError as error:
             problems.append(error)
     if not pods:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import click
 
 from kvpressure import logs
-from kvpressure.cli.access import access_option, namespace_option, pod_options
+from kvpressure.cli.access import access_option, context_option, namespace_option
 from kvpressure.cli.page_at import Read, page_at
 from kvpressure.cli.say import fail, say
 from kvpressure.config.settings import Settings
@@ -59,7 +59,7 @@ async def record_pages(
     "--gpus", is_flag=True, help="With ADDRESS: GPU readings on every line. Alone: what the GPU libraries answer."
 )
 @namespace_option
-@pod_options
+@context_option
 @access_option
 def command(url: str | None, output: Path, **options: Any) -> None:
     """Record the metrics of the engine at ADDRESS (host:port, :port, or http://host:port) or in a pod, for `replay`.

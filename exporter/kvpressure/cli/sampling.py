@@ -12,7 +12,6 @@ from kvpressure import logs
 from kvpressure.cli.access import REFUSED_SECONDS, Access, access_of, split_engine_url
 from kvpressure.cli.console import progress
 from kvpressure.cli.findings import SampledTarget
-from kvpressure.config.settings import Settings
 from kvpressure.config.settings.polling import KvEventsSettings
 from kvpressure.config.target import ALL_GPUS, Target
 from kvpressure.config.thresholds import Thresholds
@@ -91,7 +90,8 @@ class Sampler:
         self.targets = targets
         self.clock = clock or SystemClock()
         self._environment = Environment()
-        node = Settings() if gateways is None else settings_model().model_validate({GATEWAYS.section: gateways})
+        sections: dict[str, Any] = {} if gateways is None else {GATEWAYS.section: gateways}
+        node = settings_model()(**sections)
         events = (KV_EVENTS,) if any(target.kv_events is not None for target in targets) else ()
         registered = (*((GPUS,) if gpus else ()), *(() if gateways is None else (GATEWAYS,)), *events)
         judged = settings or PipelineSettings()

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import resources
 from typing import Any, Final, get_type_hints
 
@@ -158,6 +158,7 @@ class Progress:
     stuck_held_min_seconds: float
     stuck_deferred_min_count: float
     stuck_prompt_min_seconds: float
+    stuck_errors_min_count: float
     long_prompt_alone_min_seconds: float
     long_prompt_min_seconds: float
     long_prompt_min_ratio: float
@@ -381,12 +382,19 @@ def load_thresholds(
     An override maps names to values: `name: 0.95` or `name: {value: 0.95, unit: ratio}`.
     Raises ConfigError with every problem of both, each with its line.
     """
+    if base is None and override is None:
+        return _packaged()
     reading = _Reading(strict_yaml.load(packaged_text() if base is None else base, "thresholds.yaml"))
     if override is not None:
         reading.read(strict_yaml.load(override, override_name, problems=reading.problems))
     if reading.problems:
         raise ConfigError(reading.problems)
     return _grouped(reading.values, reading.entries)
+
+
+@cache
+def _packaged() -> Thresholds:
+    return load_thresholds(base=packaged_text())
 
 
 class _Reading:

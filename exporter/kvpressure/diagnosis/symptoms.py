@@ -11,6 +11,7 @@ from kvpressure.diagnosis.facts import Inputs
 from kvpressure.model.plugins import exported
 from kvpressure.model.values import number
 from kvpressure.model.verdict import Evidence
+from kvpressure.signals.baseline import BATCH
 
 Symptoms = Mapping[str, Evidence]
 
@@ -22,13 +23,13 @@ def judge_all(inputs: Inputs) -> Symptoms:
     at a slower turnover of its cache are known (decision 0410), those of `judge_symptom` in files of `rules` only where
     it returns any.
     """
-    found = {name: judge(inputs) for name, judge in _ALL.items()}
+    judged = {name: judge(inputs) for name, judge in _ALL.items()}
     if inputs.value("requests_refused_per_second") is not None:
-        found["load_shed"] = _load_shed(inputs)
+        judged["load_shed"] = _load_shed(inputs)
     if inputs.window.eviction.recomputed_ratio is not None:
-        found["evicting"] = _evicting(inputs)
+        judged["evicting"] = _evicting(inputs)
     optional = (judge(inputs) for judge in _optional())
-    return found | {evidence.symptom: evidence for evidence in optional if evidence is not None}
+    return judged | {evidence.symptom: evidence for evidence in optional if evidence is not None}
 
 
 @cache
@@ -107,7 +108,7 @@ def _batch_collapse(inputs: Inputs) -> Evidence:
     queued = demand >= batch + 1.0 and bool(window.queue.waiting)
     if not queued or round(batch) <= most:
         return Evidence(name, queued, text, batch, most, unit)
-    half, healthy = thresholds.symptoms.batch_collapse_max_demand_ratio * demand, inputs.batch_baseline
+    half, healthy = thresholds.symptoms.batch_collapse_max_demand_ratio * demand, inputs.baseline.get(BATCH)
     if batch >= half or (healthy is not None and batch >= healthy):
         return Evidence(name, False, text, batch, half, unit)
     if healthy is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from kvpressure.advice.limits import limits_in_force
 from kvpressure.config.target import Target, container_of
@@ -18,20 +18,18 @@ from kvpressure.model.kv_events import of_rank
 from kvpressure.model.limits import Limits
 from kvpressure.model.record import changed, record
 from kvpressure.model.samples import EnginePage, EngineSample
-from kvpressure.model.values import Derived
 from kvpressure.model.verdict import Diagnosis, Stage
 from kvpressure.model.view import LOSING, EngineKey, EngineView, Observed
 from kvpressure.printable import distinct
 from kvpressure.runtimes.registry import named
-from kvpressure.signals import Context
-from kvpressure.signals.baseline import BATCH, KV_USAGE, STEP_TOKENS
+from kvpressure.signals import Context, Reading
 from kvpressure.signals.context import GpuWindow
 from kvpressure.signals.cost import LONGEST_INTERVAL_SECONDS
 from kvpressure.signals.evidence import outside_evidence
-from kvpressure.signals.gpu import whole_gpus
+from kvpressure.signals.gpu import memory_rise_ratio, whole_gpus
 from kvpressure.signals.octaves import Octaves
 from kvpressure.signals.optional import with_reports
-from kvpressure.signals.past import EngineHistory, Features
+from kvpressure.signals.past import EngineHistory
 from kvpressure.signals.points import stepped_back
 from kvpressure.simulation.unconstrained import KNEE_EVERY_SECONDS, UnconstrainedThroughput
 
@@ -98,14 +96,6 @@ class _Poll:
         return len(self.page.engines) == 1
 
 
-class _More(NamedTuple):
-    """What a view has beyond the features: values of what was learned, the start of predictions, the incident."""
-
-    derived: Derived
-    observed: Observed | None
-    incident: Incident | None
-
-
 class EngineState:
     """One engine. `view` is its newest; `siblings` are the prefix hits of all replicas of its model."""
 
@@ -135,16 +125,16 @@ class EngineState:
         It is judged by `thresholds`, whatever polls before were judged by; what is known of healthy states stays.
         """
         poll = _Poll(page, sample, environment, settings, thresholds)
-        features = self._gather(poll)
-        if features is None:
+        reading = self._gather(poll)
+        if reading is None:
             return None
-        diagnosis = self._diagnostician.diagnose(features.t, _inputs(poll, features))
-        lost, incident = self._learn(poll, features, diagnosis)
-        observed = self._observe(poll, features.t, diagnosis)
-        self.view = self._view(poll, features, diagnosis, _More(lost | self._room.families(), observed, incident))
+        diagnosis = self._diagnostician.diagnose(page.t, _inputs(poll, reading))
+        incident = self._learn(poll, reading, diagnosis)
+        observed = self._observe(poll, page.t, diagnosis)
+        self.view = self._view(poll, reading, diagnosis, observed, incident)
         return self.view
 
-    def _gather(self, poll: _Poll) -> Features | None:
+    def _gather(self, poll: _Poll) -> Reading | None:
         """Take the poll in, with what others report of it; return what it shows, None where it is not newer."""
         past, environment = self.past, poll.environment
         page = poll.page
@@ -165,16 +155,16 @@ class EngineState:
             watermark_ratio=watermark_ratio,
             events=of_rank(common.kv_events.get(target.name, ()), sample.engine, alone=poll.is_alone),
         )
-        return past.features(_context(environment, sample, poll.thresholds)) if is_newer else None
+        return past.reading(_context(environment, sample, poll.thresholds)) if is_newer else None
 
-    def _learn(self, poll: _Poll, features: Features, diagnosis: Diagnosis) -> tuple[Derived, Incident | None]:
-        """Remember what was judged; return the values of what trouble cost so far, and the present or last incident."""
+    def _learn(self, poll: _Poll, reading: Reading, diagnosis: Diagnosis) -> Incident | None:
+        """Remember what was judged; return the present or last incident."""
         past, settings = self.past, poll.settings
-        past.learn(features, diagnosis.cause, poll.thresholds, self._room.rate, self._limits.max_num_seqs)
+        past.learn(reading, diagnosis.cause, poll.thresholds, self._room.rate, self._limits.max_num_seqs)
         incident = past.cost.incident(poll.thresholds)
         if incident is not None and settings.price is not None:
             incident = changed(incident, price=settings.price, gpus=whole_gpus(poll.environment.gpus))
-        return past.cost.families(), incident
+        return incident
 
     @property
     def _limits(self) -> Limits:
@@ -198,17 +188,19 @@ class EngineState:
         names = tuple(gpu.last.name for gpu in gpus) if poll.is_alone and whole_gpus(gpus) else ()
         return self.past.observed(poll.thresholds, poll.sample.model_name, names)
 
-    def _view(self, poll: _Poll, features: Features, diagnosis: Diagnosis, more: _More) -> EngineView:
+    def _view(
+        self, poll: _Poll, reading: Reading, diagnosis: Diagnosis, observed: Observed | None, incident: Incident | None
+    ) -> EngineView:
         """Return everything known of the engine now."""
         environment, before = poll.environment, self.view
-        target = environment.target
-        derived = features.derived | more.derived
-        limits, families = limits_in_force(diagnosis, derived, features.cache, environment.declared, poll.thresholds)
+        target, cache = environment.target, reading.window.cache
+        derived = reading.derived | self.past.cost.families() | self._room.families()
+        limits, families = limits_in_force(diagnosis, derived, cache, environment.declared, poll.thresholds)
         key = EngineKey(target.name, poll.sample.model_name, poll.sample.engine)
         return EngineView(
             key=key,
             shown=before.shown if before is not None and before.key == key else _shown(key, poll.settings),
-            t=features.t,
+            t=poll.page.t,
             derived=derived | families,
             diagnosis=diagnosis,
             # Never cut: series of containers carry the same two, and the API server bounds them.
@@ -216,8 +208,8 @@ class EngineState:
             pod=target.pod,
             limits=limits,
             runtime=poll.page.runtime,
-            observed=more.observed,
-            incident=more.incident,
+            observed=observed,
+            incident=incident,
         )
 
 
@@ -238,20 +230,20 @@ def _context(environment: EngineEnvironment, sample: EngineSample, thresholds: T
     )
 
 
-def _inputs(poll: _Poll, features: Features) -> Inputs:
+def _inputs(poll: _Poll, reading: Reading) -> Inputs:
     environment, thresholds = poll.environment, poll.thresholds
     key, restarts = container_of(environment.target), environment.container_restarts
+    runtime = named(poll.page.runtime)
     return Inputs(
-        derived=features.derived,
+        derived=reading.derived,
         thresholds=thresholds,
-        window=features.verdict_window,
-        batch_baseline=features.baseline.get(BATCH),
-        step_tokens_baseline=features.baseline.get(STEP_TOKENS),
-        kv_usage_baseline=features.baseline.get(KV_USAGE),
-        memory_rise_ratio=features.memory_rise_ratio,
+        window=reading.newest,
+        baseline=reading.context.baseline,
+        memory_rise_ratio=memory_rise_ratio(reading.context),
         starts=environment.starts,
-        external_evidence=outside_evidence(features.t, key, environment.common, restarts, thresholds),
+        external_evidence=outside_evidence(poll.page.t, key, environment.common, restarts, thresholds),
         declared=environment.declared_values,
-        signals=features.signals,
-        optional_signals=named(poll.page.runtime).evidence,
+        own_names=runtime.advice.words.limits,
+        signals=reading.signals,
+        optional_signals=runtime.evidence,
     )

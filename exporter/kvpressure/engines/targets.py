@@ -40,7 +40,7 @@ class TargetSet:
         self._max = settings.limits.max_targets
         self._fixed = tuple(_fixed_targets(settings, assume=settings.single_machine and not discovers))
         self._discovered: tuple[Target, ...] = ()
-        self._groups = [FileGroup(entry) for entry in settings.engines.file_sd]
+        self._groups = [FileGroup(entry) for entry in settings.engines.file_sd or ()]
         self._targets: dict[str, Target] = {}
         self._rejected: Counter[str] = Counter()
         self._started = False
@@ -113,7 +113,7 @@ class TargetSet:
             for entry in group.targets:
                 events = group.settings.kv_events
                 if events is not None and entry.kv_events is not None:  # the files say where, the settings whether
-                    events = events.model_copy(update={"port": entry.kv_events.port})
+                    events = replace(events, port=entry.kv_events.port)
                 yield _with_access(replace(entry, kv_events=events), group.settings, self._poll)
         for target in self._discovered:  # an annotation may name another port, and so another target, each second
             pod = f"pod {target.namespace}/{target.pod}"
@@ -133,7 +133,7 @@ def changes_between(old: Mapping[str, Target], new: Mapping[str, Target]) -> Cha
 def _fixed_targets(settings: Settings, *, assume: bool) -> Iterable[Target]:
     if assume:
         yield _with_access(_SINGLE_MACHINE, settings.poll, settings.poll)
-    for given in settings.engines.targets:
+    for given in settings.engines.targets or ():
         target = Target(
             name=given.name,
             url=given.url,

@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kvpressure.advice import limits
@@ -18,38 +19,20 @@ from kvpressure.model.environment import ContainerId, Environment
 from kvpressure.model.family import (
     JSON_ONLY,
     Family,
-    Scope,
     container_family,
     engine_family,
     exporter_family,
+    source_family,
     target_family,
 )
+from kvpressure.model.plugins import exported
 from kvpressure.model.samples import SourceHealth
-from kvpressure.model.target_status import status_of
+from kvpressure.model.target_status import ReplicaState, replica_state, status_of, status_of_silent
 from kvpressure.model.values import Derived, Value, known
 from kvpressure.model.verdict import Cause, Diagnosis
 from kvpressure.model.view import EngineView
 from kvpressure.net.urls import typed_address
 from kvpressure.runtimes.registry import RUNTIMES
-from kvpressure.signals import (
-    batch,
-    cost,
-    estimates,
-    eviction,
-    gpu,
-    kv,
-    kv_events,
-    latency,
-    prefix_cache,
-    queue_wait,
-    residency,
-    saturation,
-    throughput,
-    traffic,
-    transfer,
-    waiting,
-)
-from kvpressure.signals.optional import optional_groups
 from kvpressure.simulation import unconstrained
 
 MAX_STEP_TEXT: Final = 45
@@ -85,115 +68,85 @@ TARGETS: Final = (
         "route; absent before the first poll.",
     ),
     target_family("target_status", "1 for how the last poll ended, and that in words.", "status", "text"),
+    target_family(
+        "replica_state",
+        "1 for what the replica does: serves, waits (all or some of its requests do), stuck, unreadable or gone; of "
+        "several engines behind the address the worst. Absent where that is not known.",
+        "state",
+    ),
     target_family("target_info", "1; what to type after kvpressure triage to reach the target.", "address"),
     target_family("target_created_timestamp_seconds", "Unix time at which the target's pod was made."),
 )
 
 SOURCES: Final = (
-    Family(
-        "source_up",
-        "gauge",
-        Scope.SOURCE,
-        "1 when the source's last read succeeded; absent of a server that is recognised and not read.",
+    source_family(
+        "source_up", "1 when the source's last read succeeded; absent of a server that is recognised and not read."
     ),
-    Family("source_duration_seconds", "gauge", Scope.SOURCE, "Duration of the source's last read."),
-    Family(
-        "source_last_success_timestamp_seconds",
-        "gauge",
-        Scope.SOURCE,
-        "Unix time of the source's last successful read.",
-    ),
-    Family("source_errors_total", "counter", Scope.SOURCE, "Failed reads of the source.", ("reason",)),
+    source_family("source_duration_seconds", "Duration of the source's last read."),
+    source_family("source_last_success_timestamp_seconds", "Unix time of the source's last successful read."),
+    source_family("source_errors_total", "Failed reads of the source.", "reason"),
 )
 
 CONTAINERS: Final = (
-    container_family("container_restarts_total", "counter", "Restarts of an engine's container."),
+    container_family("container_restarts_total", "Restarts of an engine's container."),
+    container_family(
+        "container_info",
+        "1; image of an engine's container, whose tag is mostly the version: no engine's page has that.",
+        "image",
+    ),
     container_family(
         "container_last_termination_info",
-        "gauge",
         "1; last termination of the container: OOMKilled (137) is host memory, Error is an exit of the engine itself.",
         "reason",
         "exit_code",
     ),
-    container_family("log_events_total", "counter", "Failure-related engine log incidents, by kind.", "kind"),
-    container_family("cpu_throttled_ratio", "gauge", "Share of CPU periods throttled by the CPU limit."),
-    container_family("kubernetes_events_total", "counter", "Events on engines' pods and on their node.", "reason"),
+    container_family("log_events_total", "Failure-related engine log incidents, by kind.", "kind"),
+    container_family("cpu_throttled_ratio", "Share of CPU periods throttled by the CPU limit."),
+    container_family("kubernetes_events_total", "Events on engines' pods and on their node.", "reason"),
 )
 
 EXPORTER: Final = (
-    exporter_family(
-        "cpu_pressure_ratio", "gauge", "Share of time in which some task on the host waited for CPU (PSI)."
-    ),
-    exporter_family("node_memory_pressure", "gauge", "1 while the node reports MemoryPressure, else 0."),
-    exporter_family("samples_rejected_total", "counter", "Readings dropped as impossible.", "source", "reason"),
-    exporter_family("caps_reached_total", "counter", "Items left out because a configured cap was reached.", "cap"),
-    exporter_family(
-        "polls_skipped_total", "counter", "Engine polls skipped because the previous one was still running."
-    ),
+    exporter_family("cpu_pressure_ratio", "Share of time in which some task on the host waited for CPU (PSI)."),
+    exporter_family("node_memory_pressure", "1 while the node reports MemoryPressure, else 0."),
+    exporter_family("samples_rejected_total", "Readings dropped as impossible.", "source", "reason"),
+    exporter_family("caps_reached_total", "Items left out because a configured cap was reached.", "cap"),
+    exporter_family("polls_skipped_total", "Engine polls skipped because the previous one was still running."),
     exporter_family(
         "log_lines_dropped_total",
-        "counter",
         "Lines of the exporter's own log that could not be written because standard error is full, closed or not read.",
     ),
-    exporter_family("engine_page_bytes_total", "counter", "Bytes of engine pages received."),
-    exporter_family("web_connections", "gauge", "Connections open to the exporter's own server."),
+    exporter_family("engine_page_bytes_total", "Bytes of engine pages received."),
+    exporter_family("web_connections", "Connections open to the exporter's own server."),
     exporter_family(
-        "web_refused_total",
-        "counter",
-        "Connections closed and requests refused to protect the exporter's own server.",
-        "reason",
+        "web_refused_total", "Connections closed and requests refused to protect the exporter's own server.", "reason"
     ),
     exporter_family(
-        "config_last_reload_successful", "gauge", "1 if the last configuration reload succeeded, 0 if it was rejected."
+        "config_last_reload_successful", "1 if the last configuration reload succeeded, 0 if it was rejected."
     ),
     exporter_family(
-        "config_last_reload_success_timestamp_seconds",
-        "gauge",
-        "Unix time of the last successful configuration reload.",
+        "config_last_reload_success_timestamp_seconds", "Unix time of the last successful configuration reload."
     ),
     exporter_family(
-        "targets",
-        "gauge",
-        "Number of targets; absent until those of discovery and of every target file have been listed once.",
+        "targets", "Number of targets; absent until those of discovery and of every target file have been listed once."
     ),
-    exporter_family("thresholds_info", "gauge", "1; hash of the thresholds in use.", "hash"),
-    exporter_family("build_info", "gauge", "1; version of kvpressure and Python.", "version", "python_version"),
+    exporter_family("thresholds_info", "1; hash of the thresholds in use.", "hash"),
+    exporter_family("build_info", "1; version of kvpressure and Python.", "version", "python_version"),
 )
 
 _DECLARED: Final[tuple[Family, ...]] = (
-    *batch.FAMILIES,
-    *kv.FAMILIES,
-    *prefix_cache.FAMILIES,
-    *eviction.FAMILIES,
-    *(family for group in optional_groups() for family in group.families),
-    *residency.FAMILIES,
-    *kv_events.FAMILIES,
-    *traffic.REFUSALS,
-    *traffic.FAILURES,
-    *latency.FAMILIES,
-    *throughput.FAMILIES,
-    *cost.FAMILIES,
-    *estimates.FAMILIES,
-    *throughput.PLATEAU,
-    *saturation.FAMILIES,
-    *queue_wait.FAMILIES,
+    *itertools.chain(*exported("kvpressure.signals", "FAMILIES")),
     *unconstrained.FAMILIES,
-    *traffic.FAMILIES,
-    *transfer.FAMILIES,
-    *waiting.FAMILIES,
-    *gpu.FAMILIES,
     *VERDICTS,
     *limits.FAMILIES,
     *TARGETS,
-    *gpu.GPU_FAMILIES,
     *SOURCES,
     *CONTAINERS,
     *EXPORTER,
 )
-FAMILIES: Final = tuple(one for one in _DECLARED if one.type != JSON_ONLY)
+FAMILIES: Final = tuple(family for family in _DECLARED if family.type != JSON_ONLY)
 """In the order in which they are exported."""
 
-JSON_VALUES: Final = tuple(one for one in _DECLARED if one.type == JSON_ONLY)
+JSON_VALUES: Final = tuple(family for family in _DECLARED if family.type == JSON_ONLY)
 """Values of engines that are in the JSON and not on the page."""
 
 STABLE: Final = frozenset(
@@ -201,6 +154,7 @@ STABLE: Final = frozenset(
         "bottleneck",
         "bottleneck_info",
         "build_info",
+        "container_last_termination_info",
         "container_restarts_total",
         "demand_replicas",
         "effective_batch_size",
@@ -275,13 +229,16 @@ def cause_text(diagnosis: Diagnosis) -> str:
     return row.details.get(diagnosis.detail, row.label)
 
 
-def target_values(target: Target, health: SourceHealth) -> Mapping[str, object]:
-    """Return the values of the families of targets."""
+def target_values(target: Target, health: SourceHealth, views: Sequence[EngineView] = ()) -> Mapping[str, object]:
+    """Return the values of the families of targets; `views` are those of its engines, silent ones among them."""
     status = status_of(health)
+    states = [replica_state(view, status_of_silent(health)) for view in views] or [replica_state(None, status)]
+    worst = max(filter(None, states), key=[*ReplicaState].index, default=None)
     return {
         "target_listed": 1.0,
         "target_answering": status.answering.value,
         "target_status": {status.word: {status.text: 1.0}},
+        "replica_state": None if worst is None else {worst.value: 1.0},
         "target_info": {address_of(target): 1.0},
         "target_created_timestamp_seconds": target.created,
     }
@@ -326,12 +283,14 @@ def container_values(environment: Environment) -> Mapping[ContainerId, Mapping[s
     Counters are the API server's own (restarts) or begin at 0 when the exporter finds their container.
     """
     throttled = environment.host.throttled_ratio if environment.host is not None else {}
-    found: dict[ContainerId, Mapping[str, object]] = {}
+    by_container: dict[ContainerId, Mapping[str, object]] = {}
     for key in sorted({*environment.containers, *environment.logs, *environment.events, *throttled}):
         values: dict[str, object] = {}
-        found[key] = values
+        by_container[key] = values
         if (state := environment.containers.get(key)) is not None:
             values["container_restarts_total"] = float(state.restarts)
+            if state.image:
+                values["container_info"] = {state.image: 1.0}
             if (ended := state.termination) is not None:
                 values["container_last_termination_info"] = {ended.reason: {str(ended.exit_code): 1.0}}
         if (log := environment.logs.get(key)) is not None:
@@ -340,4 +299,4 @@ def container_values(environment: Environment) -> Mapping[ContainerId, Mapping[s
             values["kubernetes_events_total"] = {reason: float(count) for reason, count in events.counts.items()}
         if key in throttled:
             values["cpu_throttled_ratio"] = throttled[key]
-    return found
+    return by_container

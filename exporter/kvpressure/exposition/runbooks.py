@@ -49,8 +49,8 @@ _LINK = re.compile(r"([A-Za-z]+)\.md(#[\w-]*)?")
 def names() -> tuple[str, ...]:
     """Return the alerts that have a runbook."""
     files = (resources.files("kvpressure") / "runbooks").iterdir()
-    found = (file.name.removesuffix(".md") for file in files if file.name.endswith(".md"))
-    return tuple(sorted(name for name in found if name != INDEX))
+    stems = (file.name.removesuffix(".md") for file in files if file.name.endswith(".md"))
+    return tuple(sorted(name for name in stems if name != INDEX))
 
 
 def source(name: str) -> str:

@@ -11,13 +11,14 @@ from urllib.parse import quote, urlencode
 
 from kvpressure.exposition import Snapshot, assets
 from kvpressure.exposition.panel import engine_panel, gpu_card, ident
-from kvpressure.exposition.wording import clock, incident_json, seconds
+from kvpressure.exposition.wording import incident_json, seconds
 from kvpressure.model.action import Action
 from kvpressure.model.catalogue import CATALOGUE, NOT_KNOWN
 from kvpressure.model.codec import engine_json, gpu_json, unread_json
 from kvpressure.model.samples import ENGINE_SOURCE, SourceHealth
 from kvpressure.model.schemas.diagnosis import VERSION
-from kvpressure.model.target_status import READ, STATUSES, ReplicaState, replica_state, status_of, status_of_silent
+from kvpressure.model.target_status import status_of, status_of_silent
+from kvpressure.model.values import clock
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import CALM, EngineView, cause_of, worst_first
 
@@ -83,8 +84,8 @@ def diagnosis_json(snapshot: Snapshot, advise: Advise = no_advice) -> dict[str, 
     unread = []
     for health in snapshot.unread:
         answering = False if health.errors else None
-        found = unread_json(health.target, health.error, status_of(health), answering=answering)
-        unread.append({**found, "incident": None})
+        never_read = unread_json(health.target, health.error, status_of(health), answering=answering)
+        unread.append({**never_read, "incident": None})
     gpus = [gpu_json(view) for view in snapshot.gpus]
     return {"schema_version": VERSION, "t": snapshot.t, "engines": engines + unread, "gpus": gpus}
 
@@ -170,17 +171,14 @@ def _headline(snapshot: Snapshot) -> str:
     if not total:
         return "no engine is configured or found"
     troubles = Counter(CATALOGUE[cause_of(view)].label for view in snapshot.engines if cause_of(view) not in CALM)
-    calm = (replica_state(view, STATUSES[READ]) for view in snapshot.engines if cause_of(view) in CALM)
-    if failing := sum(state is ReplicaState.STUCK for state in calm):
-        troubles["answering with errors only"] = failing
     healths = {health.target: health for health in snapshot.sources if health.source == ENGINE_SOURCE}
     silent = (status_of(healths[view.key.target]) for view in snapshot.silent if view.key.target in healths)
     unread = (*silent, *map(status_of, snapshot.unread))
     troubles.update(status.state for status in unread if status.is_trouble)
     if not troubles and not snapshot.known:
         return f"{total} engine{'s' * (total != 1)}: not read yet"
-    found = troubles or Counter(CATALOGUE[cause_of(view)].label for view in snapshot.engines)
-    counts = ", ".join(f"{number} {label}" if len(found) > 1 else label for label, number in found.items())
+    counted = troubles or Counter(CATALOGUE[cause_of(view)].label for view in snapshot.engines)
+    counts = ", ".join(f"{number} {label}" if len(counted) > 1 else label for label, number in counted.items())
     of = f"{sum(troubles.values())} of {total}" if troubles else str(total)
     return f"{of} engine{'s' * (total != 1)}: {counts}"
 

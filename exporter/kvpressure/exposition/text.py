@@ -7,6 +7,7 @@ Accept-Encoding headers choose the format.
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -24,6 +25,7 @@ from kvpressure.exposition import Snapshot, profile
 from kvpressure.exposition.families import container_values, engine_values, source_values, target_values
 from kvpressure.model.family import Family, Scope
 from kvpressure.model.samples import HistogramSample
+from kvpressure.model.view import EngineView
 from kvpressure.printable import distinct
 
 TEXT = CONTENT_TYPE_PLAIN_0_0_4
@@ -131,13 +133,19 @@ class SnapshotCollector:
 
 
 def _by_scope(snapshot: Snapshot) -> dict[Scope, list[Described]]:
+    views: defaultdict[str, list[EngineView]] = defaultdict(list)
+    for view in snapshot.known:
+        views[view.key.target].append(view)
     return {
         Scope.ENGINE: [
             (_labels(Scope.ENGINE, view.labels), profile.shown(snapshot.profile, engine_values(view)))
             for view in snapshot.known
         ],
         Scope.TARGET: [
-            (_labels(Scope.TARGET, (target.name, target.namespace, target.pod)), target_values(target, health))
+            (
+                _labels(Scope.TARGET, (target.name, target.namespace, target.pod)),
+                target_values(target, health, views.get(target.name, ())),
+            )
             for target, health in snapshot.polled
         ],
         Scope.GPU: [(_labels(Scope.GPU, view.labels), view.derived) for view in snapshot.gpus],
@@ -174,7 +182,7 @@ def _numbers(name: str, names: tuple[str, ...], labels: Labels, value: object) -
 def _summary(family: Family, labels: Labels, value: object, observed: object) -> Iterator[Sample]:
     """Yield quantiles, sum and count by the first label; OpenTelemetry's collector drops a summary without a count."""
     by, *others = family.labels
-    recent, totals = (one if isinstance(one, Mapping) else {} for one in (value, observed))
+    recent, totals = (given if isinstance(given, Mapping) else {} for given in (value, observed))
     for label_value in {**recent, **totals}:
         own = {**labels, by: _shown(label_value)}
         yield from _numbers(family.name, tuple(others), own, recent.get(label_value, {}))

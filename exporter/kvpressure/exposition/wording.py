@@ -6,15 +6,15 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import groupby
 from typing import Final
 
 from kvpressure.model.action import AFTER, NOW, Action, step_without_gpu, why_none_without_gpu
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.incident import Incident
-from kvpressure.model.values import Value, at
+from kvpressure.model.values import Value, at, clock
 from kvpressure.model.verdict import DETAILS, Cause, Diagnosis, Stage
+from kvpressure.runtimes.registry import named
 
 STAGES: dict[Stage, str] = {
     Stage.NONE: "",
@@ -64,9 +64,11 @@ def without_gpu_text(actions: Sequence[Action]) -> str:
     return f"Without a GPU: step {step.order}, {step.title}{change}{effect}."
 
 
-def meaning(diagnosis: Diagnosis) -> str:
-    """Return the verdict as a sentence: the detail of its cause where there is one, else the cause."""
-    text = DETAILS[diagnosis.cause].get(diagnosis.detail)
+def meaning(diagnosis: Diagnosis, runtime: str = "") -> str:
+    """Return the verdict as a sentence: the detail of its cause where there is one, by its flags, else the cause."""
+    text = DETAILS[diagnosis.cause].get(diagnosis.detail, "")
+    for name, own in named(runtime).advice.words.limits.items():
+        text = text if own.replace("-", "_") == name else text.replace(name, own)
     return f"{text[:1].upper()}{text[1:]}." if text else CATALOGUE[diagnosis.cause].meaning
 
 
@@ -152,18 +154,6 @@ def duration(total: float) -> str:
         if whole >= size:
             return f"{whole // size} {name} {whole % size // below} {below_name}"
     return f"{whole} s"
-
-
-def clock(t: float, *, day: bool = False) -> str:
-    """Return a unix time as UTC, with the date when `day` is set.
-
-    >>> clock(1767225600.0), clock(1767225600.0, day=True)
-    ('00:00:00 UTC', '2026-01-01 00:00:00 UTC')
-    """
-    try:
-        return datetime.fromtimestamp(t, UTC).strftime("%Y-%m-%d %H:%M:%S UTC" if day else "%H:%M:%S UTC")
-    except (ValueError, OverflowError, OSError):
-        return NOT_KNOWN
 
 
 _FAILURES: Final = {

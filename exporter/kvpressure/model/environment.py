@@ -37,7 +37,7 @@ ROLE_CODES: Final[Mapping[str, float]] = {PREFILL: 1.0, DECODE: 2.0}
 
 def role_of_code(code: float | None) -> str:
     """Return the role of a value of `kv_role`, "" for None and any other."""
-    return next((role for role, one in ROLE_CODES.items() if one == code), "")
+    return next((role for role, value in ROLE_CODES.items() if value == code), "")
 
 
 class ContainerId(NamedTuple):
@@ -62,7 +62,7 @@ class ContainerState:
     """One engine's container as the API server reports it.
 
     `runtime_id` is the runtime's own id without its scheme ("" before the container exists); `waiting_reason` is
-    "CrashLoopBackOff" and the like, "" while it runs.
+    "CrashLoopBackOff" and the like, "" while it runs. `image` is its image with the tag, "" where not known.
     """
 
     id: ContainerId
@@ -73,6 +73,7 @@ class ContainerState:
     started: float | None = None
     ready: bool | None = None
     waiting_reason: str = ""
+    image: str = ""
     termination: Termination | None = None
 
 
@@ -165,7 +166,6 @@ class GatewayReport(EngineReport):
     queue_requests: float | None = None
     queue_seconds: float | None = None
     refused_per_second: float | None = None
-    saturation_ratio: float | None = None
     kv_usage_ratio: float | None = None
     engine_queue_requests: float | None = None
     stale_engines: float | None = None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Final
 
 from kvpressure.model.view import ENGINE_LABELS
@@ -54,32 +55,17 @@ class Family:
         return PREFIX + self.key
 
 
-def engine_family(key: str, text: str, *labels: str, kind: str = "gauge", observed: str = "") -> Family:
-    """Return a family of engines."""
+def family(scope: Scope, key: str, text: str, *labels: str, kind: str = "", observed: str = "") -> Family:
+    """Return a family: a counter if its name ends so, a summary with the label `quantile`, else a gauge or `kind`."""
     # The label `quantile` is reserved for summaries, which quantiles over a sliding window are (decision 0012).
-    return Family(key, "summary" if "quantile" in labels else kind, Scope.ENGINE, text, labels, observed)
+    by_name = "counter" if key.endswith("_total") else "summary" if "quantile" in labels else "gauge"
+    return Family(key, kind or by_name, scope, text, labels, observed)
 
 
-def json_value(key: str, text: str, *labels: str) -> Family:
-    """Return a value of an engine for the JSON alone, as of a moment: a rate of a counter, or a highest reading."""
-    return Family(key, JSON_ONLY, Scope.ENGINE, text, labels)
+engine_family, gpu_family, target_family, source_family, container_family, exporter_family = (
+    partial(family, scope)
+    for scope in (Scope.ENGINE, Scope.GPU, Scope.TARGET, Scope.SOURCE, Scope.CONTAINER, Scope.EXPORTER)
+)
 
-
-def gpu_family(key: str, text: str, *labels: str) -> Family:
-    """Return a family of GPUs."""
-    return Family(key, "gauge", Scope.GPU, text, labels)
-
-
-def target_family(key: str, text: str, *labels: str) -> Family:
-    """Return a family of targets, whether they answer or not."""
-    return Family(key, "gauge", Scope.TARGET, text, labels)
-
-
-def container_family(key: str, kind: str, text: str, *labels: str) -> Family:
-    """Return a family of containers."""
-    return Family(key, kind, Scope.CONTAINER, text, labels)
-
-
-def exporter_family(key: str, kind: str, text: str, *labels: str) -> Family:
-    """Return a family of the exporter itself."""
-    return Family(key, kind, Scope.EXPORTER, text, labels)
+json_value = partial(family, Scope.ENGINE, kind=JSON_ONLY)
+"""Returns a value of an engine for the JSON alone, as of a moment: a rate of a counter, or a highest reading."""

@@ -35,12 +35,6 @@ class HistogramSample:
         return self.counts[-1]
 
 
-ADMISSIONS: Final = ("prompt", "unseen")
-"""What a request has to fit into the KV cache with when it is admitted: its prompt; or all that it may
-generate as well, and the page does not say how much is reserved: a prompt that does not fit still says so, one that
-fits says nothing."""
-
-
 @record
 class CacheConfig:
     """What a runtime says of its KV cache; every field is None when the page does not say.
@@ -49,8 +43,10 @@ class CacheConfig:
     `bytes_per_token` is per rank over all layers, `max_model_len` is the longest request in tokens. Where
     `layers_differ` (windows, states), `capacity_tokens` counts requests of that length; a short one may cost as much.
     `watermark_ratio` is the share of the pool that stays free when a request is admitted beside others, `kv_bits` how
-    many an element of the KV cache has. `admission` is what a request has to fit with, a word of `ADMISSIONS`;
-    `decode_tokens` is what an engine that only decodes keeps free for each request beside its prompt.
+    many an element of the KV cache has. `admission` is what a request has to fit with: its "prompt", or ("unseen")
+    all that it may generate as well, and the page does not say how much is reserved: a prompt that does not fit still
+    says so, one that fits says nothing. `decode_tokens` is what an engine that only decodes keeps free for each request
+    beside its prompt.
     """
 
     block_size: int | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
 
 from kvpressure.model.samples import HistogramSample
@@ -26,7 +27,7 @@ _TREE: Final = (dict, Mapping)
 
 def known(values: Mapping[str, Value | None]) -> Derived:
     """Return `values` without the unknown ones, among which are numbers that are not finite."""
-    found: Derived = {}
+    kept: Derived = {}
     value: Any
     for name, value in values.items():
         if value is None:
@@ -34,15 +35,15 @@ def known(values: Mapping[str, Value | None]) -> Derived:
         # First what most are: asking for an abstract class is dear.
         if value.__class__ is dict:
             if inner := known(value):
-                found[name] = inner
+                kept[name] = inner
         elif value.__class__ is float or isinstance(value, _NUMBERS):
             if -math.inf < value < math.inf:
-                found[name] = value
+                kept[name] = value
         elif not isinstance(value, _TREE):
-            found[name] = value
+            kept[name] = value
         elif inner := known(value):
-            found[name] = inner
-    return found
+            kept[name] = inner
+    return kept
 
 
 def by_quantile(values: Sequence[float], quantiles: Sequence[float] = QUANTILES) -> Value:
@@ -93,3 +94,15 @@ def number(value: float) -> str:
     ('8,160', '0.7', '2.25')
     """
     return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 100 else f"{value:.3g}"
+
+
+def clock(t: float, unknown: str = "not known", *, day: bool = False) -> str:
+    """Return a unix time as UTC, with the date when `day` is set; `unknown` for one that no calendar has.
+
+    >>> clock(1767225600.0), clock(1767225600.0, day=True)
+    ('00:00:00 UTC', '2026-01-01 00:00:00 UTC')
+    """
+    try:
+        return datetime.fromtimestamp(t, UTC).strftime("%Y-%m-%d %H:%M:%S UTC" if day else "%H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):
+        return unknown

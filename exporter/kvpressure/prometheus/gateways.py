@@ -145,7 +145,6 @@ class Queue:
             queue_requests=now["queue_requests"],
             queue_seconds=now.get("queue_seconds"),
             refused_per_second=now.get("refused_per_second"),
-            saturation_ratio=now.get("saturation_ratio"),
             kv_usage_ratio=now.get("kv_usage_ratio"),
             engine_queue_requests=now.get("engine_queue_requests"),
             stale_engines=now.get("stale_engines"),

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import field
 from pathlib import Path
 from typing import Final, Literal
-
-from pydantic import field_validator
 
 from kvpressure.config import strict_yaml
 from kvpressure.config.files import read_text
 from kvpressure.config.settings.keys import require_mapping, validate
-from kvpressure.config.settings.polling import BasicAuthSettings, Section, TlsSettings
+from kvpressure.config.settings.polling import BasicAuthSettings, Conflicts, TlsSettings
+from kvpressure.config.settings.section import Section
 from kvpressure.net.credentials import Authorization
 from kvpressure.prometheus.client import Server
 
@@ -39,17 +39,17 @@ class _HttpConfig(Section):
     authorization: _Authorization | None = None
     basic_auth: BasicAuthSettings | None = None
     tls_config: TlsSettings | None = None
-    http_headers: Mapping[str, _Header] = {}
+    http_headers: Mapping[str, _Header] = field(default_factory=dict)
 
-    @field_validator("http_headers")
-    @classmethod
-    def _sendable(cls, headers: Mapping[str, _Header]) -> Mapping[str, _Header]:
-        for name, header in headers.items():
+    def conflicts(self) -> Conflicts:
+        """Yield headers that cannot be sent, or are not this file's to set, and a second way to authenticate."""
+        if self.authorization is not None and self.basic_auth is not None:
+            yield ("basic_auth", "authorization"), "give it or authorization, not both"
+        for name, header in self.http_headers.items():
             if not _NAME.fullmatch(name) or name.lower() in _RESERVED:
-                raise ValueError(f"{name!r} is no header that can be set here")
-            if not header.values or not all(map(_VALUE.fullmatch, header.values)):
-                raise ValueError(f"the values of {name} must be lines of ASCII")
-        return headers
+                yield ("http_headers",), f"{name!r} is no header that can be set here"
+            elif not header.values or not all(map(_VALUE.fullmatch, header.values)):
+                yield ("http_headers",), f"the values of {name} must be lines of ASCII"
 
 
 def server_of(url: str, file: Path | None) -> Server:
@@ -58,8 +58,6 @@ def server_of(url: str, file: Path | None) -> Server:
         return Server(url)
     document = strict_yaml.load(read_text(file), str(file))
     given = validate(_HttpConfig, require_mapping(document), document.problem)
-    if given.authorization is not None and given.basic_auth is not None:
-        raise strict_yaml.ConfigError([document.problem(("basic_auth",), "give it or authorization, not both")])
     token = None if given.authorization is None else given.authorization.credentials_file
     headers = {name: ", ".join(header.values) for name, header in given.http_headers.items()}
     if value := Authorization(token, given.basic_auth, setting="authorization.credentials_file").value():

@@ -33,7 +33,6 @@ FAMILIES: Final = (
         "lost_tokens_total",
         "Estimated generated tokens lost while a bottleneck limited the engine, compared with its unconstrained "
         "throughput for the same demand. Absent until that is known from its step times or from a healthy period.",
-        kind="counter",
     ),
 )
 

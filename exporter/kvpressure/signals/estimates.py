@@ -13,13 +13,11 @@ FAMILIES: Final = (
         "kv_preempted_tokens_total",
         "Estimated KV cache tokens lost to preemption: preemptions times the mean tokens per running request. Tokens "
         "that stay in the prefix cache are not recomputed. Stands still while it is unknown.",
-        kind="counter",
     ),
     engine_family(
         "recomputed_prompt_tokens_total",
         "Estimated prompt tokens that are computed again after eviction, from the hit ratio at longer cache turnovers. "
         "Stands still while no longer turnover was observed.",
-        kind="counter",
     ),
 )
 

@@ -105,7 +105,8 @@ def with_gateways(
     by_queue = (more[_QUEUE] or 0.0) > (math.inf if more[_KV] is None else more[_KV])
     kept = None if most is None or not queue or by_queue else 1.0 - most
     return replace(
-        sample, gauges=_waiting(sample.gauges, taken) | {name: one for name, one in more.items() if one is not None}
+        sample,
+        gauges=_waiting(sample.gauges, taken) | {name: value for name, value in more.items() if value is not None},
     ), kept
 
 
@@ -159,4 +160,4 @@ def derive(window: EngineWindow, _: Context) -> Derived:
     return known({"gateway_queue_requests": share, "gateway_queue_seconds": newest.get(_SECONDS)})
 
 
-OPTIONAL: Final = OptionalGroup("gateway", FAMILIES, with_gateways, gateway_queue, GatewayQueue(), derive)
+OPTIONAL: Final = OptionalGroup("gateway", with_gateways, gateway_queue, GatewayQueue(), derive)

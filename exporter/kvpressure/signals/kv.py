@@ -36,7 +36,6 @@ FAMILIES: Final = (
     engine_family(
         "preemptions_total",
         "Requests preempted (put back into the queue and recomputed later), as the engine counts them.",
-        kind="counter",
     ),
     json_value("preemptions_per_second", "Preemptions per second over the window."),
     json_value(

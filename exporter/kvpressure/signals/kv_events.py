@@ -45,24 +45,21 @@ BATCHES: Final = ("batches", "missing", "replayed", "bad", "oversized", "skipped
 
 FAMILIES: Final = (
     engine_family(
-        "kv_capacity_miss_tokens_total",
-        "Tokens computed again because their blocks had been evicted, from KV events.",
-        kind="counter",
+        "kv_capacity_miss_tokens_total", "Tokens computed again because their blocks had been evicted, from KV events."
     ),
-    engine_family("kv_evicted_blocks_total", "Cached blocks that were evicted, from KV events.", kind="counter"),
+    engine_family("kv_evicted_blocks_total", "Cached blocks that were evicted, from KV events."),
     engine_family(
         "prefix_cache_pool_hit_ratio",
         "Prefix hit ratio that a pool of pool_ratio times the size would have had over the window for the same "
         "requests, from KV events.",
         "pool_ratio",
     ),
-    engine_family("kv_events_total", "KV events read, by kind.", "kind", kind="counter"),
+    engine_family("kv_events_total", "KV events read, by kind.", "kind"),
     engine_family(
         "kv_event_batches_total",
         "Batches of KV events by outcome: read, missing (gaps in sequence numbers), replayed (of the missing), bad, "
         "oversized, or skipped to save CPU.",
         "outcome",
-        kind="counter",
     ),
     engine_family("kv_events_sampled_ratio", "Share of blocks, sampled by hash, for which misses are counted."),
 )

@@ -1,17 +1,13 @@
-"""One engine from poll to poll: its window, what is healthy for it, and the features that these two make."""
+"""One engine from poll to poll: its window, what is healthy for it, and what these two make."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from dataclasses import fields
-from functools import lru_cache
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.environment import LogReport
 from kvpressure.model.kv_events import KvEvents
 from kvpressure.model.limits import LEARNED, Limit
-from kvpressure.model.record import changed, record
+from kvpressure.model.record import changed
 from kvpressure.model.samples import CacheConfig, EnginePage, EngineSample
 from kvpressure.model.values import Derived, at
 from kvpressure.model.verdict import Cause
@@ -23,7 +19,6 @@ from kvpressure.signals.context import Context
 from kvpressure.signals.cost import LONGEST_INTERVAL_SECONDS, Cost, Recomputed
 from kvpressure.signals.estimates import Estimates
 from kvpressure.signals.eviction import Eviction, HitCurve, LastingHarm
-from kvpressure.signals.gpu import memory_rise_ratio
 from kvpressure.signals.kv_events import EventWindow, Misses, with_events
 from kvpressure.signals.minutes import LongMeans, PoolMeans
 from kvpressure.signals.observed import observed
@@ -32,26 +27,7 @@ from kvpressure.signals.points import Point, Tally
 from kvpressure.signals.queue_wait import QueueWait
 from kvpressure.signals.reserve import RequestedTokens
 from kvpressure.signals.stall import SERVED, ServiceWatch
-from kvpressure.signals.verdict_window import VerdictWindow
 from kvpressure.signals.windows import EngineWindow
-
-
-@record
-class Features:
-    """Everything computed from one engine's pages up to the poll at `t` (unix seconds).
-
-    `derived` is what is exported, `verdict_window` what a verdict counts, `baseline` what was known to be healthy
-    before this poll, `memory_rise_ratio` the share of device memory gained over the window, None where not known,
-    `signals` the names of what some poll of the window had, and of what is known of the cache.
-    """
-
-    t: float
-    cache: CacheConfig
-    derived: Derived
-    verdict_window: VerdictWindow
-    baseline: Mapping[str, float]
-    memory_rise_ratio: float | None
-    signals: frozenset[str]
 
 
 class EngineHistory:
@@ -143,27 +119,18 @@ class EngineHistory:
             self._batches.observe(*pair)
         return True
 
-    def features(self, context: Context) -> Features:
-        """Return what the window shows now, measured against what is healthy for this engine."""
+    def reading(self, context: Context) -> Reading:
+        """Return what the window shows now, measured against what was healthy for this engine before this poll."""
         thresholds = context.thresholds
         if self._learned_cap is not None and (self._window.highest_running() or 0.0) > self._learned_cap:
             self._learned_cap = None  # a larger batch has run since: it was no cap
         cap = context.max_num_seqs or self._learned_cap
         requested = self._requested_tokens.take(self._window, thresholds)
-        baseline = self.baseline.values(thresholds)
-        context = changed(context, baseline=baseline, max_num_seqs=cap, requested_tokens=requested)
+        healthy = self.baseline.values(thresholds)
+        context = changed(context, baseline=healthy, max_num_seqs=cap, requested_tokens=requested)
         # Named here and not kept: a bound method on its own object is a circle, which waits for the collector.
         remembered = (self._batch_sizes, self._queue, self._evictions, self._estimated)
-        reading = compute(self._window, context, remembered, self._evicted, self._stall)
-        return Features(
-            t=self._window.t,
-            cache=self._window.cache,
-            derived=reading.derived,
-            verdict_window=reading.newest,
-            baseline=baseline,
-            memory_rise_ratio=memory_rise_ratio(context),
-            signals=self._window.signals() | _known_of(self._window.cache) | self._window.histograms(),
-        )
+        return compute(self._window, context, remembered, self._evicted, self._stall)
 
     def _batch_sizes(self, _: Reading) -> Derived:
         """Return the batches of all steps since it is watched."""
@@ -208,24 +175,24 @@ class EngineHistory:
 
     def learn(
         self,
-        features: Features,
+        reading: Reading,
         cause: Cause,
         thresholds: Thresholds,
         unconstrained: float | None = None,
         cap: Limit | None = None,
     ) -> None:
-        """Remember the newest features and what was judged of them, as a healthy state if they were one.
+        """Remember the newest reading and what was judged of it, as a healthy state if it was one.
 
         `unconstrained` is that of `Cost.update`, `cap` is `max_num_seqs` as far as the verdict before knew it.
         """
         if cap is not None and cap.source == LEARNED:
             self._learned_cap = cap.value
-        newest = features.verdict_window
-        self.cost.update(self._window.points, cause, thresholds, unconstrained, _recomputed(features, thresholds))
+        newest = reading.newest
+        self.cost.update(self._window.points, cause, thresholds, unconstrained, _recomputed(reading, thresholds))
         self.demand = newest.queue.demand
         self.baseline.update(
-            features.t,
-            features.derived,
+            reading.window.t,
+            reading.derived,
             newest.throughput.step_tokens,
             newest.answers.tokens,
             newest.throughput.inter_token_mean_seconds,
@@ -234,9 +201,9 @@ class EngineHistory:
         )
 
 
-def _recomputed(features: Features, thresholds: Thresholds) -> Recomputed | None:
+def _recomputed(reading: Reading, thresholds: Thresholds) -> Recomputed | None:
     """Return what is computed again where contexts are evicted; None elsewhere, where it is noise."""
-    eviction, tokens = features.verdict_window.eviction, at(features.derived, "recomputed_prompt_tokens_per_second")
+    eviction, tokens = reading.newest.eviction, at(reading.derived, "recomputed_prompt_tokens_per_second")
     if tokens is None or eviction.recomputed_ratio is None or eviction.time_ratio is None:
         return None
     enough = eviction.recomputed_ratio >= thresholds.eviction.recomputed_min_ratio
@@ -249,9 +216,3 @@ def _with_learned(cache: CacheConfig, log: LogReport | None) -> CacheConfig:
         return cache
     capacity = cache.capacity_tokens or int(log.kv_capacity_tokens or 0) or None
     return changed(cache, capacity_tokens=capacity, bytes_per_token=cache.bytes_per_token or log.kv_bytes_per_token)
-
-
-@lru_cache(maxsize=256)
-def _known_of(cache: CacheConfig) -> frozenset[str]:
-    """Return the names of what is known of a cache."""
-    return frozenset(field.name for field in fields(cache) if getattr(cache, field.name) is not None)

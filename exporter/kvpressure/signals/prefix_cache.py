@@ -23,13 +23,9 @@ FAMILIES: Final = (
         "computed_prompt_tokens_total",
         "Prompt tokens computed, without those found in a cache: as the engine counts them, else estimated from the "
         "prefix hits.",
-        kind="counter",
     ),
     json_value("computed_prompt_tokens_per_second", "Prompt tokens computed per second over the window."),
-    json_value(
-        "computed_prompt_token_ratio",
-        "Share of prompt tokens in all computed tokens, over the window.",
-    ),
+    json_value("computed_prompt_token_ratio", "Share of prompt tokens in all computed tokens, over the window."),
     engine_family(
         "cache_turnover_seconds",
         "Time until as many tokens are written as are free in the cache, from means over the window.",

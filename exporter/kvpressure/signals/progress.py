@@ -21,7 +21,6 @@ _DECODING: Final = ("generation_tokens", "steps", "token_gaps")
 _PROMPTS: Final = ("prompt_tokens", "started", "finished_prompts", "preemptions")
 _COUNTERS: Final = ("steps", *_OUTPUT, "preemptions")
 _GAUGES: Final = ("running", "waiting", "waiting_deferred", "kv_usage")
-_GAUGES_BEHIND: Final = ("running", "kv_usage")
 
 
 @record
@@ -48,11 +47,6 @@ class Progress:
     last_step_seconds: float = 0.0
     filling_seconds: float = 0.0
     filled_ratio: float = 0.0
-
-    @property
-    def paused(self) -> bool:
-        """Whether it is asleep, paused, or its weights are being exchanged."""
-        return bool(self.paused_by)
 
 
 def progress_of(window: EngineWindow, done_within_seconds: float = 0.0) -> Progress:

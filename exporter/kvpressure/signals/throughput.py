@@ -17,30 +17,20 @@ from kvpressure.signals.windows import EngineWindow
 _KINDS: Final = {"prompt": "prompt_tokens", "generation": "generation_tokens"}
 
 FAMILIES: Final = (
-    engine_family(
-        "tokens_total",
-        "Tokens processed, as the engine counts them; kind is prompt or generation.",
-        "kind",
-        kind="counter",
-    ),
+    engine_family("tokens_total", "Tokens processed, as the engine counts them; kind is prompt or generation.", "kind"),
     json_value(
         "tokens_per_second", "Tokens processed per second over the window; kind is prompt or generation.", "kind"
     ),
     engine_family(
         "estimated_flops_total",
         "Floating-point operations per GPU, estimated by the engine; absent unless enabled in the engine.",
-        kind="counter",
     ),
     engine_family(
         "estimated_memory_bytes_total",
         "Bytes read and written in GPU memory per GPU, estimated by the engine; absent unless enabled in the engine.",
-        kind="counter",
     ),
     json_value("estimated_flops_per_second", "The rate of estimated_flops_total over the window."),
     json_value("estimated_memory_bytes_per_second", "The rate of estimated_memory_bytes_total over the window."),
-)
-
-PLATEAU: Final = (
     json_value("throughput_plateau", "1 while demand grows or queues and generated tokens per second do not grow."),
 )
 

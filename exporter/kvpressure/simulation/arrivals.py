@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvpressure.model.view import Interval, Observed
+from kvpressure.simulation.page import counted, present_in
 
 LEAST_INTERVALS: Final = 12
 LATENCY_FACTOR: Final = 2.0
@@ -85,8 +86,8 @@ class Arrivals:
 
 def arrivals_of(observed: Observed) -> Arrivals | None:
     """Return what arrives, over the window, at a rate over up to five minutes; None where polls do not show it."""
-    polls = [interval for interval in observed.intervals if None not in (interval.running, interval.waiting)]
-    present = [_present(interval) for interval in polls]
+    polls = counted(observed.intervals)
+    present = [present_in(interval) for interval in polls]
     ended = [interval.finished or 0.0 for interval in polls[1:]]
     came = [end + after - before for end, (before, after) in zip(ended, itertools.pairwise(present), strict=True)]
     seconds = sum(interval.seconds for interval in polls[1:])
@@ -103,16 +104,12 @@ def arrivals_of(observed: Observed) -> Arrivals | None:
     ratio, least, most = (follows * one for one in _slope(came, ended, present, seconds))
     if not growth and ratio >= ALL_RATIO:
         return Arrivals(per_second, 1.0, least if least < ALL_RATIO else 1.0, 1.0)
-    rate, growth, counted = _over_minutes(observed, per_second, seconds, dispersion, growth)
+    rate, growth, counted_seconds = _over_minutes(observed, per_second, seconds, dispersion, growth)
     if growth:  # clients who wait for their answers make no queue grow: some do only where that is sure
         ratio = least = most = ratio if least else 0.0
     elif BY_CHANCE[0] <= dispersion <= BY_CHANCE[1]:  # many clients that think between their requests look the same
         most = 1.0
-    return Arrivals(rate, ratio, least, most, dispersion, growth, counted)
-
-
-def _present(interval: Interval) -> float:
-    return (interval.running or 0.0) + (interval.waiting or 0.0)
+    return Arrivals(rate, ratio, least, most, dispersion, growth, counted_seconds)
 
 
 def _slope(
@@ -178,14 +175,10 @@ def _over_minutes(
 ) -> tuple[float, float, float]:
     """Return the rate, the growth and the seconds of the longer window, where that is of the same load."""
     long = observed.minutes
-    intervals = (
-        ()
-        if long is None
-        else [interval for interval in long.intervals if None not in (interval.running, interval.waiting)]
-    )
+    intervals = () if long is None else counted(long.intervals)
     if long is None or len(intervals) < LEAST_INTERVALS:
         return rate, growth, seconds
-    present, whole = [_present(interval) for interval in intervals], sum(interval.seconds for interval in intervals)
+    present, whole = [present_in(interval) for interval in intervals], sum(interval.seconds for interval in intervals)
     between = whole * (1 - 1 / len(intervals))  # from the middle of the first to that of the last
     usual = sum(interval.finished or 0.0 for interval in intervals) / whole + (present[-1] - present[0]) / between
     if abs(usual - rate) > SAME_RATE_DEVIATIONS * math.sqrt(max(0.1, dispersion) * rate / seconds):
@@ -200,7 +193,7 @@ def growing_seconds(arrivals: Arrivals, waiting: float) -> float:
 
 def of_present_load(intervals: Sequence[Interval]) -> Sequence[Interval]:
     """Return those since the load changed at once, where it did and enough are left; else all of them."""
-    present = [_present(interval) for interval in intervals]
+    present = [present_in(interval) for interval in intervals]
     for place in range(len(intervals) - LEAST_INTERVALS, LEAST_INTERVALS // 2, -1):
         before, after = statistics.fmean(present[:place]), statistics.fmean(present[place:])
         step = abs(present[place] - present[place - 1])

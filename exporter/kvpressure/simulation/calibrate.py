@@ -19,6 +19,7 @@ from kvpressure.simulation.arrivals import Arrivals, arrivals_of, of_present_loa
 from kvpressure.simulation.demand import demand_of
 from kvpressure.simulation.hits import MeasuredHits, has_sessions
 from kvpressure.simulation.lengths import LengthDistribution
+from kvpressure.simulation.outcome import Outcome
 from kvpressure.simulation.page import Page, mean_of, read, sum_of
 from kvpressure.simulation.priors import DENSE, prior_of, prior_otherwise
 from kvpressure.simulation.scheduler import COARSE_ANSWERS, Simulation, simulate
@@ -152,11 +153,6 @@ class Given:
         """Whether requests wait for room in the pool, as far as is known."""
         return self.most_running is None
 
-    @property
-    def most_error_ratio(self) -> float:
-        """The share by which simulated tokens a second may be off."""
-        return self.thresholds.advice.simulated_error_max_ratio
-
     def server(self, page: Page, steps: StepTimes) -> Server:
         """Return the server with the room that requests have beside what they share."""
         cache, pool, cached = page.observed.cache, page.pool, _cached(page.observed)
@@ -217,7 +213,7 @@ def known(given: Given, taken: Open = LIKELIEST, *, like: Known | None = None) -
         return _fitted_like(found, like, pool_limits=given.pool_limits)
     may_wait = arrivals is not None and arrivals.most >= 1.0
     try:
-        at_rate = _fitted(found, given.most_error_ratio, pool_limits=given.pool_limits)
+        at_rate = _fitted(found, given)
         if not may_wait or _is_alike(at_rate):
             return at_rate
     except UnknownError:
@@ -225,7 +221,7 @@ def known(given: Given, taken: Open = LIKELIEST, *, like: Known | None = None) -
             raise
     # A few that came and ended do not show whether those who send them wait for their answers.
     found = replace(found, demand=_demand(page, taken, None), must_wait=True)
-    return _fitted(found, given.most_error_ratio, pool_limits=given.pool_limits)
+    return _fitted(found, given)
 
 
 def _is_alike(known: Known) -> bool:
@@ -266,27 +262,23 @@ def _otherwise(arrivals: Arrivals | None) -> Arrivals:
     return replace(arrivals, waiting_ratio=arrivals.otherwise)
 
 
-def _fitted(found: Known, most_error: float, *, pool_limits: bool) -> Known:
+def _fitted(found: Known, given: Given) -> Known:
     """Fit the pool so that as many run as were observed, and the steps so that they take as long.
 
     Room kept free, layers that keep different things, and unused blocks show only in how many run; where
     something else holds the batch back, how many run says nothing of the pool.
     """
-    measured, nominal = found.measured, found.server
+    measured, nominal, most_error = found.measured, found.server, given.thresholds.advice.simulated_error_max_ratio
     closest, least_error = found, math.inf
     for _ in range(FITS):
         simulation = Simulation(found.server, found.demand)
-        outcome = simulation.outcome()
-        if outcome is None or not outcome.tokens_per_second or not outcome.running:
-            raise UnknownError("the simulation completes no request")
-        fits = measured.running / outcome.running
-        speed = outcome.tokens_per_second / outcome.running / (measured.tokens_per_second / measured.running)
-        if (abs(fits - 1) < FITTED_RATIO or not pool_limits) and abs(speed - 1) < FITTED_RATIO:
+        fits, speed, error = _beside(simulation.outcome(), measured)
+        if (abs(fits - 1) < FITTED_RATIO or not given.pool_limits) and abs(speed - 1) < FITTED_RATIO:
             return replace(found, simulation=simulation)
-        if (error := abs(outcome.tokens_per_second / measured.tokens_per_second - 1)) < least_error:
+        if error < least_error:
             closest, least_error = replace(found, simulation=simulation), error
         pool, steps = found.server.pool_tokens, found.server.steps
-        if pool_limits and measured.waiting >= 1:
+        if given.pool_limits and measured.waiting >= 1:
             pool = min(FIT_MAX_FACTOR * nominal.pool_tokens, max(nominal.pool_tokens / FIT_MAX_FACTOR, pool * fits))
         found = replace(found, server=replace(found.server, pool_tokens=pool, steps=steps.scaled(speed)))
     outcome = simulate(found.server, found.demand)
@@ -297,6 +289,18 @@ def _fitted(found: Known, most_error: float, *, pool_limits: bool) -> Known:
     raise UnknownError("the simulation does not reproduce the current throughput of this engine")
 
 
+def _beside(outcome: Outcome | None, measured: Measured) -> tuple[float, float, float]:
+    """Return by what factors more run in the engine and steps take longer, and the error of the tokens a second.
+
+    Raises UnknownError.
+    """
+    if outcome is None or not outcome.tokens_per_second or not outcome.running:
+        raise UnknownError("the simulation completes no request")
+    speed = outcome.tokens_per_second / outcome.running / (measured.tokens_per_second / measured.running)
+    error = abs(outcome.tokens_per_second / measured.tokens_per_second - 1)
+    return measured.running / outcome.running, speed, error
+
+
 def _fitted_like(found: Known, like: Known, *, pool_limits: bool) -> Known:
     """Fit the steps so that they take as long as was observed, with the pool of an engine that shows the same page.
 
@@ -305,11 +309,7 @@ def _fitted_like(found: Known, like: Known, *, pool_limits: bool) -> Known:
     measured, pool = found.measured, like.server.pool_tokens
     for _ in range(FITS_LIKE):
         server = replace(found.server, pool_tokens=pool)
-        outcome = simulate(server, found.demand, answers=COARSE_ANSWERS)
-        if outcome is None or not outcome.tokens_per_second or not outcome.running:
-            raise UnknownError("the simulation completes no request")
-        fits = measured.running / outcome.running
-        speed = outcome.tokens_per_second / outcome.running / (measured.tokens_per_second / measured.running)
+        fits, speed, _ = _beside(simulate(server, found.demand, answers=COARSE_ANSWERS), measured)
         fitted = replace(found, server=replace(server, steps=server.steps.scaled(speed)))
         if abs(fits - 1) < FITTED_LIKE_RATIO or not pool_limits or measured.waiting < 1:
             break

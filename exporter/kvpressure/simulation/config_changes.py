@@ -50,43 +50,44 @@ class ConfigChange:
     """What it is set to, where that is no number."""
 
 
+def _of_server(key: str, value: float, make: Callable[[Server], Server], *, at_best: bool = False) -> ConfigChange:
+    """Return a change of the server alone."""
+    return ConfigChange(key, value, lambda state: (make(state[0]), state[1]), at_best=at_best)
+
+
 def cap_prompt(tokens: int) -> ConfigChange:
     """Refuse longer prompts at the edge."""
-    return ConfigChange("cap_prompt", tokens, lambda state: (replace(state[0], cap_prompt=tokens), state[1]))
+    return _of_server("cap_prompt", tokens, lambda server: replace(server, cap_prompt=tokens))
 
 
 def cap_output(tokens: int) -> ConfigChange:
     """End longer answers early."""
-    return ConfigChange("cap_output", tokens, lambda state: (replace(state[0], cap_output=tokens), state[1]))
+    return _of_server("cap_output", tokens, lambda server: replace(server, cap_output=tokens))
 
 
 def cap_total(tokens: int) -> ConfigChange:
     """Limit a request with its answer: longer prompts are refused, longer answers end early."""
-    return ConfigChange("max_model_len", tokens, lambda state: (replace(state[0], cap_total=tokens), state[1]))
+    return _of_server("max_model_len", tokens, lambda server: replace(server, cap_total=tokens))
 
 
 def sequences(most: float) -> ConfigChange:
     """Run at most so many at once."""
-    return ConfigChange("max_num_seqs", most, lambda state: (replace(state[0], max_num_seqs=most), state[1]))
+    return _of_server("max_num_seqs", most, lambda server: replace(server, max_num_seqs=most))
 
 
 def watermark(ratio: float) -> ConfigChange:
     """Keep a share of the pool free of new requests, for those that run to grow into."""
-    return ConfigChange(
-        "watermark", ratio, lambda state: (replace(state[0], watermark_tokens=ratio * state[0].pool_tokens), state[1])
-    )
+    return _of_server("watermark", ratio, lambda server: replace(server, watermark_tokens=ratio * server.pool_tokens))
 
 
 def step_tokens(tokens: int) -> ConfigChange:
     """Compute at most so many tokens in a step. What memory that gives the pool is not known, and not counted."""
-    return ConfigChange(STEP, tokens, lambda state: (replace(state[0], step_tokens=tokens), state[1]))
+    return _of_server(STEP, tokens, lambda server: replace(server, step_tokens=tokens))
 
 
 def pool(key: str, factor: float, value: float) -> ConfigChange:
     """Multiply the pool by `factor`."""
-    return ConfigChange(
-        key, value, lambda state: (replace(state[0], pool_tokens=state[0].pool_tokens * factor), state[1])
-    )
+    return _of_server(key, value, lambda server: replace(server, pool_tokens=server.pool_tokens * factor))
 
 
 def kv_in_8_bits() -> ConfigChange:
@@ -101,27 +102,23 @@ def memory_share(current: float, new: float) -> ConfigChange:
 
 def short_first(tokens: int) -> ConfigChange:
     """Schedule prompts up to so many tokens before longer ones, whenever they come."""
-    return ConfigChange(
-        SHORT_FIRST, tokens, lambda state: (replace(state[0], priority_max_prompt_tokens=tokens), state[1])
-    )
+    return _of_server(SHORT_FIRST, tokens, lambda server: replace(server, priority_max_prompt_tokens=tokens))
 
 
 def prefix_caching() -> ConfigChange:
     """Let preempted requests reuse what is left of their blocks; common prefixes are unknown and not counted."""
-    return ConfigChange(PREFIX_CACHING, 1, lambda state: (replace(state[0], reuses=True), state[1]))
+    return _of_server(PREFIX_CACHING, 1, lambda server: replace(server, reuses=True))
 
 
 def offload(gib: int) -> ConfigChange:
     """Let preempted requests reload all their blocks from host memory. The time to load is not counted."""
-    return ConfigChange(OFFLOAD, gib, lambda state: (replace(state[0], kv_offload=True), state[1]), at_best=True)
+    return _of_server(OFFLOAD, gib, lambda server: replace(server, kv_offload=True), at_best=True)
 
 
-def context_tier(gib: float, bytes_per_token: float, bytes_per_second: float = TIER_BYTES_PER_SECOND) -> ConfigChange:
+def context_tier(gib: float, bytes_per_token: float) -> ConfigChange:
     """Keep evicted contexts in a tier of that size outside the pool, and load them from there."""
-    tokens, seconds = gib * 2**30 / bytes_per_token, bytes_per_token / bytes_per_second
-    return ConfigChange(
-        OFFLOAD, gib, lambda state: (replace(state[0], tier_tokens=tokens, tier_token_seconds=seconds), state[1])
-    )
+    tokens, seconds = gib * 2**30 / bytes_per_token, bytes_per_token / TIER_BYTES_PER_SECOND
+    return _of_server(OFFLOAD, gib, lambda server: replace(server, tier_tokens=tokens, tier_token_seconds=seconds))
 
 
 def sessions(most: int) -> ConfigChange:

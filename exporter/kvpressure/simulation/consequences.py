@@ -157,16 +157,16 @@ class Model:
 
         Without `surely` it helps where it helps the likeliest engine; the others are not simulated.
         """
-        pair = _pair(self, before, change)
+        pair = _pair(self, before, [change])
         if pair is None:
             return None
         first, second = pair
-        thresholds, more = self.thresholds, _more(pair, change)
+        thresholds, more = self.thresholds, _more(pair, change.by)
         least = thresholds.advice.at_best_gain_min_ratio if change.at_best else thresholds.advice.gain_min_ratio
         goodput = (change.by * second.goodput - first.goodput) / max(first.goodput, least * first.weighted_goodput)
         helps = more >= least and goodput >= -thresholds.advice.goodput_loss_max_ratio
-        others = (_pair(other, before, change) for other in (self._others if surely and helps else ()))
-        return Gain(more, helps and all(_more(one, change) >= least for one in others if one is not None))
+        pairs = (_pair(other, before, [change]) for other in (self._others if surely and helps else ()))
+        return Gain(more, helps and all(_more(other, change.by) >= least for other in pairs if other is not None))
 
     def figures(self, changes: Sequence[ConfigChange], *, ranged: bool = True) -> Figures | None:
         """Return the figures with `changes`, over all servers; None where no request would be answered.
@@ -297,20 +297,17 @@ class Model:
         first, second = (self.figures(some, ranged=ranged) for some in (before, [*before, *changes]))
         if first is None or second is None:
             return None
-
-        def shift(read: Callable[[Figures], Span]) -> Shift:
-            return _shift(read(first), read(second))
-
+        pair, servers = _pair(self, before, changes), math.prod(change.by for change in changes)
         return Expected(
-            tokens_per_second=shift(lambda figures: figures.tokens_per_second),
-            goodput=shift(lambda figures: figures.goodput),
-            latency_p95=shift(lambda figures: figures.latency_p95),
-            waiting=shift(lambda figures: figures.waiting),
+            tokens_per_second=_shift(first.tokens_per_second, second.tokens_per_second),
+            goodput=_shift(first.goodput, second.goodput),
+            latency_p95=_shift(first.latency_p95, second.latency_p95),
+            waiting=_shift(first.waiting, second.waiting),
             refused_ratio=second.refused_ratio.value,
             shortened_ratio=second.shortened_ratio.value,
             limit_seconds=self.limit_seconds,
-            gain_ratio=self._gain(before, changes),
-            servers=math.prod(change.by for change in changes),
+            gain_ratio=0.0 if pair is None else _more(pair, servers),
+            servers=servers,
             at_best=any(change.at_best for change in changes),
             hit_ratio=_shift_if_known(first.hit_ratio, second.hit_ratio),
             first_token_seconds=_shift_if_known(first.first_token_seconds, second.first_token_seconds),
@@ -366,12 +363,6 @@ class Model:
         rate = self.known.demand.rate
         return min(1.0, figures.goodput.value / rate) if rate and not self.known.demand.clients else None
 
-    def _gain(self, before: Sequence[ConfigChange], changes: Sequence[ConfigChange]) -> float:
-        now, then = (self.outcome(applied(self.state, some)) for some in (before, [*before, *changes]))
-        if now is None or then is None or not now.weighted_goodput:
-            return 0.0
-        return math.prod(change.by for change in changes) * then.weighted_goodput / now.weighted_goodput - 1
-
     @cached_property
     def tokens_factor(self) -> float:
         """What the engine gets done over what the simulation of it does, which is about 1."""
@@ -404,12 +395,15 @@ def _with_all(value: float, others: Iterable[float], deviation_ratio: float, bac
     return Span(value, value * math.exp(-down), value * math.exp(up))
 
 
-def _pair(model: Model, before: Sequence[ConfigChange], change: ConfigChange) -> tuple[Outcome, Outcome] | None:
+def _pair(
+    model: Model, before: Sequence[ConfigChange], changes: Sequence[ConfigChange]
+) -> tuple[Outcome, Outcome] | None:
+    """Return the outcomes without `changes` and with them; None where one has no answer."""
     start = applied(model.state, before)
-    first, second = model.outcome(start), model.outcome(change.apply(start))
+    first, second = model.outcome(start), model.outcome(applied(start, changes))
     return None if first is None or second is None else (first, second)
 
 
-def _more(pair: tuple[Outcome, Outcome], change: ConfigChange) -> float:
+def _more(pair: tuple[Outcome, Outcome], servers: int) -> float:
     first, second = pair
-    return change.by * second.weighted_goodput / first.weighted_goodput - 1 if first.weighted_goodput else 0.0
+    return servers * second.weighted_goodput / first.weighted_goodput - 1 if first.weighted_goodput else 0.0

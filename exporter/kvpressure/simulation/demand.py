@@ -12,7 +12,7 @@ from typing import Final
 from kvpressure.model.view import Interval
 from kvpressure.simulation.arrivals import WINDOW_SECONDS, Arrivals, growing_seconds
 from kvpressure.simulation.lengths import LengthDistribution
-from kvpressure.simulation.page import Page, mean_of, sum_of
+from kvpressure.simulation.page import Page, counted, mean_of, present_in, sum_of
 from kvpressure.simulation.server import OPEN_SECONDS, Demand, RequestShape
 
 DRAWN_REQUESTS: Final = 512
@@ -41,7 +41,7 @@ def demand_of(page: Page, cached: float, alike: float, arrivals: Arrivals | None
     made = requests(page.prompts, page.outputs, cached, alike)
     made += _under_way(page, cached)
     made.sort(key=lambda shape: shape.prompt)
-    clients = max(1, round(statistics.median(_present(page.intervals))))
+    clients = max(1, round(statistics.median(map(present_in, page.intervals))))
     mixed = not _two_kinds(page.prompts)
     if arrivals is None or not arrivals.open_per_second:
         return Demand(tuple(made), clients=clients, mixed=mixed)
@@ -87,18 +87,9 @@ def growth(intervals: Sequence[Interval]) -> float:
 
     Between the middles of these lies `GROWTH_SHARE` of the time.
     """
-    present = _present(intervals)
+    present = [present_in(interval) for interval in counted(intervals)]
     quarter = max(1, len(present) // 4)
     return mean_of(present[-quarter:]) - mean_of(present[:quarter])
-
-
-def _present(intervals: Sequence[Interval]) -> list[float]:
-    """Return the mean number of running and waiting requests."""
-    return [
-        interval.running + interval.waiting
-        for interval in intervals
-        if interval.running is not None and interval.waiting is not None
-    ]
 
 
 def requests(

@@ -10,7 +10,7 @@ from typing import Final
 from kvpressure.simulation import config_changes
 from kvpressure.simulation.config_changes import MAX_REPLICAS, ConfigChange, State
 from kvpressure.simulation.consequences import Model
-from kvpressure.simulation.greedy_search import Choice, Step
+from kvpressure.simulation.greedy_search import Choice, Rated, Step, about_the_best
 from kvpressure.simulation.scheduler import simulate
 
 SHARES: Final = (0.9, 0.8, 0.7, 0.6, 0.5)
@@ -83,19 +83,16 @@ def _best(model: Model, options: Iterable[ConfigChange]) -> ConfigChange | None:
 
     Those beyond one that is worse than the one before it are not simulated.
     """
-    rated = list[tuple[float, ConfigChange]]()
+    rated = list[Rated]()
     for change in options:
         gain = model.gain([], change, surely=False)
         if gain is None:
             continue
-        if rated and gain.weighted_goodput < rated[-1][0] - PAST_THE_BEST:
+        if rated and gain.weighted_goodput < rated[-1].gain - PAST_THE_BEST:
             break
-        rated.append((gain.weighted_goodput, change))
-    if not rated:
-        return None
-    most = max(gain for gain, _ in rated)
-    enough = (1 + most) * (1 - model.thresholds.advice.gain_min_ratio)
-    return next(change for gain, change in rated if 1 + gain >= enough)
+        rated.append(Rated(gain.weighted_goodput, change))
+    most = max((each.gain for each in rated), default=0.0)
+    return next(about_the_best(rated, most, model.thresholds), None)
 
 
 def choose(model: Model, changes: Sequence[ConfigChange]) -> Choice:

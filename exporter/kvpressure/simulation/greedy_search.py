@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.action import Expected
 from kvpressure.simulation import config_changes
 from kvpressure.simulation.config_changes import ROUTE_BY_LENGTH, ConfigChange, State, applied
@@ -45,9 +46,17 @@ class Choice:
         return next((step for step in self.steps if step.change.key == key), None)
 
 
-class _Rated(NamedTuple):
+class Rated(NamedTuple):
+    """A change and what it gains, a share of the weighted goodput."""
+
     gain: float
     change: ConfigChange
+
+
+def about_the_best(rated: Iterable[Rated], most: float, thresholds: Thresholds) -> Iterator[ConfigChange]:
+    """Yield the changes that gain about as much as `most`, in their order."""
+    enough = (1 + most) * (1 - thresholds.advice.gain_min_ratio)
+    return (each.change for each in rated if 1 + each.gain >= enough)
 
 
 @dataclass(slots=True)
@@ -72,9 +81,9 @@ class Search:
         self.chosen.append(best.change)
         return True
 
-    def rated(self, changes: Iterable[ConfigChange]) -> list[_Rated]:
+    def rated(self, changes: Iterable[ConfigChange]) -> list[Rated]:
         """Return those that help the likeliest engine, with their gain."""
-        rateds = list[_Rated]()
+        rateds = list[Rated]()
         for change in changes:
             gain = self.model.gain(self.chosen, change, surely=False)
             if gain is None:
@@ -82,10 +91,10 @@ class Search:
             # Of each kind the first value that was tried is the one that would have been advised.
             self.tried.setdefault(change.key, change)
             if gain.helps:
-                rateds.append(_Rated(gain.weighted_goodput, change))
+                rateds.append(Rated(gain.weighted_goodput, change))
         return rateds
 
-    def best(self, rated: Iterable[_Rated]) -> _Rated | None:
+    def best(self, rated: Iterable[Rated]) -> Rated | None:
         """Return the one that gains most of those that help on every engine that fits the page; None where none does.
 
         Only of those that gain as much are the other engines simulated.

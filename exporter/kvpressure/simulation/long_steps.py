@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from kvpressure.model.view import Interval
 from kvpressure.simulation.server import StepSeconds
-from kvpressure.simulation.steps import DRAFTED_RATIO, LEAST_INTERVALS, UnknownError
+from kvpressure.simulation.steps import DRAFTED_RATIO, LEAST_INTERVALS, UnknownError, computed_in
 
 SURE_DEVIATIONS: Final = 4.0
 """A slope is believed from so many of its standard errors on."""
@@ -43,7 +43,7 @@ def step_seconds(
         raise UnknownError("how long steps take is not known")
     seconds, drafted = sum(interval.seconds for interval in busy), _tokens_each(busy)
     rows = [
-        _Row(interval.seconds, (interval.steps or 0.0) * drafted, interval.generated or 0.0, _computed(interval))
+        _Row(interval.seconds, (interval.steps or 0.0) * drafted, interval.generated or 0.0, computed_in(interval))
         for interval in busy
     ]
     steps, generated, computed = (sum(values) for values in zip(*(row[1:] for row in rows), strict=True))
@@ -62,10 +62,6 @@ def _tokens_each(busy: Sequence[Interval]) -> float:
     sequences = sum((interval.steps or 0.0) * (interval.running or 0.0) for interval in busy)
     each = sum(interval.generated or 0.0 for interval in busy) / sequences if sequences else 1.0
     return each if each >= DRAFTED_RATIO else 1.0
-
-
-def _computed(interval: Interval) -> float:
-    return interval.computed if interval.computed is not None else interval.prompted or 0.0
 
 
 def _prompt_token(

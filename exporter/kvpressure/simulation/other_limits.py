@@ -15,6 +15,7 @@ from kvpressure.simulation.greedy_search import (
     Choice,
     Search,
     Step,
+    about_the_best,
     add_replicas,
     build_choice,
     preempts_nobody,
@@ -75,7 +76,7 @@ def _climb(search: Search, ladder: Sequence[ConfigChange]) -> bool:
 
     Only rungs on which no request is preempted.
     """
-    model, least = search.model, search.model.thresholds.advice.gain_min_ratio
+    model = search.model
     safe = [change for change in ladder if preempts_nobody(model, [*search.chosen, change])]
     if not safe and ladder:
         search.tried[ladder[0].key] = ladder[0]
@@ -85,7 +86,6 @@ def _climb(search: Search, ladder: Sequence[ConfigChange]) -> bool:
     best = search.best(rated)
     if best is None:
         return True
-    enough = (1 + best.gain) * (1 - least)
-    chosen = next(one.change for one in rated if 1 + one.gain >= enough and search.is_sure(one.change))
+    chosen = next(filter(search.is_sure, about_the_best(rated, best.gain, model.thresholds)))
     search.chosen.append(chosen)
     return chosen is not ladder[-1]

@@ -49,19 +49,24 @@ def read(
         raise UnknownError("the size of the KV pool is not known" if cache.admission == "prompt" else reserved)
     if prompts is None or outputs is None:
         raise UnknownError("no request has finished yet, so their lengths are not known")
-    intervals = tuple(
-        interval for interval in observed.intervals if interval.running is not None and interval.waiting is not None
-    )
+    intervals = counted(observed.intervals)
     if len(intervals) < LEAST_INTERVALS:
         raise UnknownError("there are too few polls yet")
-    running, waiting = (
-        mean_of(interval.running for interval in intervals),
-        mean_of(interval.waiting for interval in intervals),
-    )
+    running, waiting = mean_of(each.running for each in intervals), mean_of(each.waiting for each in intervals)
     seconds, generated = sum(interval.seconds for interval in intervals), sum_of(intervals, "generated")
     if not generated or not running:
         raise UnknownError("no tokens were generated")
     return Page(observed, pool, prompts, outputs, intervals, running, waiting, seconds, generated)
+
+
+def counted(intervals: Sequence[Interval]) -> tuple[Interval, ...]:
+    """Return those in which running and waiting requests were counted."""
+    return tuple(each for each in intervals if each.running is not None and each.waiting is not None)
+
+
+def present_in(interval: Interval) -> float:
+    """Return how many requests run and wait."""
+    return (interval.running or 0.0) + (interval.waiting or 0.0)
 
 
 def mean_of(values: Iterable[float | None]) -> float:

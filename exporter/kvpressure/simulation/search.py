@@ -15,7 +15,7 @@ from kvpressure.simulation import config_changes
 from kvpressure.simulation.comparison import Row, row
 from kvpressure.simulation.config_changes import MAX_REPLICAS, WATERMARK_RATIO, ConfigChange, applied, holds
 from kvpressure.simulation.consequences import Model
-from kvpressure.simulation.greedy_search import Search, Step
+from kvpressure.simulation.greedy_search import Search, Step, about_the_best
 from kvpressure.simulation.outcome import Outcome
 
 SEQUENCES: Final = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
@@ -112,8 +112,8 @@ def without_gpu(model: Model, settings: Sequence[ConfigChange]) -> Step | None:
     rated = search.rated([*_worth_trying(model, limits(model, (), 1.0)), *settings])
     surest = search.best(rated)
     most = surest.gain if surest is not None else max((one.gain for one in rated), default=0.0)
-    enough = [one for one in rated if 1 + one.gain >= (1 + most) * (1 - model.thresholds.advice.gain_min_ratio)]
-    best = next((one.change for one in enough if surest is None or search.is_sure(one.change)), None)
+    enough = about_the_best(rated, most, model.thresholds)
+    best = next((change for change in enough if surest is None or search.is_sure(change)), None)
     expected = None if best is None else model.expected([], [best])
     return None if best is None or expected is None else Step(best, expected)
 

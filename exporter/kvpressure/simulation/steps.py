@@ -220,7 +220,7 @@ def _polls(observed: Observed, pool_tokens: float | None) -> Iterator[_Poll]:
             None if first is None or last is None else (first + last) / 2,
             max(0.0, interval.generated - (interval.started or 0.0)),
             interval.generated,
-            interval.computed if interval.computed is not None else interval.prompted or 0.0,
+            computed_in(interval),
             interval.preempted or 0.0,
         )
         ended = None if start is interval or poll.preempted or not conserved else interval.ended_tokens
@@ -230,12 +230,13 @@ def _polls(observed: Observed, pool_tokens: float | None) -> Iterator[_Poll]:
         yield poll
 
 
+def computed_in(interval: Interval) -> float:
+    """Return the prompt tokens that were computed; all of them where what was cached is not known."""
+    return interval.computed if interval.computed is not None else interval.prompted or 0.0
+
+
 def _found(interval: Interval) -> float:
-    return (
-        max(0.0, interval.prompted - interval.computed)
-        if interval.prompted is not None and interval.computed is not None
-        else 0.0
-    )
+    return max(0.0, (interval.prompted or 0.0) - computed_in(interval))
 
 
 def _batch(observed: Observed, polls: Sequence[_Poll]) -> Batch:

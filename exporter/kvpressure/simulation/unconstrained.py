@@ -11,7 +11,7 @@ from kvpressure.model.limits import Limits
 from kvpressure.model.values import Derived, known
 from kvpressure.model.view import Interval, Observed
 from kvpressure.simulation.demand import GROWTH_SHARE, growth
-from kvpressure.simulation.page import mean_of, sum_of
+from kvpressure.simulation.page import counted, mean_of, sum_of
 from kvpressure.simulation.priors import DENSE, prior_of
 from kvpressure.simulation.steps import Steps, UnknownError, steps_of
 
@@ -72,9 +72,7 @@ def unconstrained_tokens_per_second(observed: Observed, limits: Limits) -> float
     Clients who wait for their answers would all be in the batch. Where requests come at a rate, so that the queue grows
     or drains, nobody would have queued: as many tokens come out as are asked for.
     """
-    intervals = [
-        interval for interval in observed.intervals if interval.running is not None and interval.waiting is not None
-    ]
+    intervals = counted(observed.intervals)
     generated, seconds = sum_of(intervals, "generated"), sum(interval.seconds for interval in intervals)
     if not generated or generated < 0 or seconds <= 0:
         return None
@@ -82,7 +80,7 @@ def unconstrained_tokens_per_second(observed: Observed, limits: Limits) -> float
         steps = _steps(observed, limits)
     except UnknownError:
         return None
-    batch = mean_of(interval.running for interval in intervals) + mean_of(interval.waiting for interval in intervals)
+    batch = mean_of(each.running for each in intervals) + mean_of(each.waiting for each in intervals)
     if limits.max_num_seqs is not None:
         batch = min(batch, limits.max_num_seqs.value)
     computed = sum_of(intervals, "computed")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Annotated, Final
 
-from pydantic import Field
 from yarl import URL
 
-from kvpressure.config.settings.polling import DERIVED, ClientSettings, Section
-from kvpressure.config.settings.types import BaseUrl, HttpPath, Label, Number, TargetName
+from kvpressure.config.settings.polling import ClientSettings
+from kvpressure.config.settings.section import Section, Within, derived
+from kvpressure.config.settings.types import BaseUrl, HttpPath, Label, TargetName
 from kvpressure.config.target import Target
 from kvpressure.model.environment import Environment, GatewayReport
 from kvpressure.model.errors import NotMetricsError, SourceError, TooLargeError
@@ -59,10 +59,7 @@ class GatewayTargetSettings(ClientSettings):
     """Address of its metrics, such as `http://llama-epp:9090`: an endpoint picker or Dynamo's frontend."""
     path: HttpPath = "/metrics"
     """Path of the metrics."""
-    name: TargetName = Field(
-        default_factory=lambda data: default_name(data.get("url", "")),
-        json_schema_extra={DERIVED: "the URL's host:port"},
-    )
+    name: TargetName = derived("the URL's host:port", lambda target: default_name(target.url))
     """Name of the gateway."""
     pool: Label = ""
     """Name of its InferencePool; required if its metrics cover several pools."""
@@ -71,9 +68,9 @@ class GatewayTargetSettings(ClientSettings):
     the gateway lists, and all engines without a pod if there is only one pool."""
     namespace: Label = ""
     """Only engines of that Kubernetes namespace."""
-    kv_cache_util_threshold: Number = Field(default=KV_CACHE_UTIL_THRESHOLD, gt=0, le=1)
+    kv_cache_util_threshold: Annotated[float, Within(0, 1, above=True)] = KV_CACHE_UTIL_THRESHOLD
     """Its saturation detector's `kvCacheUtilThreshold`."""
-    queue_depth_threshold: Number = Field(default=QUEUE_DEPTH_THRESHOLD, gt=0, le=1e6)
+    queue_depth_threshold: Annotated[float, Within(0, 1e6, above=True)] = QUEUE_DEPTH_THRESHOLD
     """Its saturation detector's `queueDepthThreshold`."""
 
 
@@ -152,7 +149,6 @@ class GatewaySource(Source):
             queue_requests=signals.get("queue_requests"),
             queue_seconds=self._queue_seconds(),
             refused_per_second=self._refused_per_second(),
-            saturation_ratio=signals.get("saturation_ratio"),
             kv_usage_ratio=signals.get("kv_usage_ratio"),
             engine_queue_requests=signals.get("engine_queue_requests"),
             stale_engines=signals.get("stale_engines"),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, TypeVar
 
-from kvpressure.config.settings.polling import Section
+from kvpressure.config.settings.section import Section
 from kvpressure.config.target import Target
 from kvpressure.model.environment import ContainerId, Environment
 from kvpressure.model.record import record

@@ -15,18 +15,17 @@ import ssl
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from dataclasses import field
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
-
-import bcrypt
-from pydantic import BeforeValidator, Field, model_validator
 
 from kvpressure.config import strict_yaml
 from kvpressure.config.files import read_text
 from kvpressure.config.settings.keys import prune, require_mapping, validate
 from kvpressure.config.settings.load import resolve_paths
-from kvpressure.config.settings.polling import Section
+from kvpressure.config.settings.polling import Conflicts
+from kvpressure.config.settings.section import Before, Section
 from kvpressure.config.strict_yaml import ConfigError, Document, Problem
 from kvpressure.net.files import FileWatch
 from kvpressure.net.open_files import open_regular
@@ -74,20 +73,20 @@ class TlsServerConfig(Section):
     client_auth_type: Literal["NoClientCert", "VerifyClientCertIfGiven", "RequireAndVerifyClientCert"] = "NoClientCert"
     min_version: Literal["TLS12", "TLS13"] = "TLS12"
 
-    @model_validator(mode="after")
-    def _authority(self) -> TlsServerConfig:
+    def conflicts(self) -> Conflicts:
+        """Yield an authority that nothing uses, or none where one is needed."""
+        keys = "", "client_ca_file", "client_auth_type"
         if self.client_auth_type == "NoClientCert" and self.client_ca_file is not None:
-            raise ValueError("has a client_ca_file but no client_auth_type that uses it")
+            yield keys, "has a client_ca_file but no client_auth_type that uses it"
         if self.client_auth_type != "NoClientCert" and self.client_ca_file is None:
-            raise ValueError(f"needs a client_ca_file for client_auth_type {self.client_auth_type}")
-        return self
+            yield keys, f"needs a client_ca_file for client_auth_type {self.client_auth_type}"
 
 
 class WebConfig(Section):
     """A web configuration; an empty one is plain HTTP without passwords. Hashes are never shown."""
 
     tls_server_config: TlsServerConfig | None = None
-    basic_auth_users: dict[str, Annotated[str, BeforeValidator(_hash)]] = Field(default_factory=dict, repr=False)
+    basic_auth_users: dict[str, Annotated[str, Before(_hash)]] = field(default_factory=dict, repr=False)
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -193,6 +192,8 @@ class BasicAuth:
         """Return whether an Authorization header is right; takes one bcrypt, also for unknown users."""
         if (known := self.known(header)) is not None:
             return known
+        import bcrypt  # noqa: PLC0415 - a third of a MiB that an exporter without users never needs
+
         user, password = _credentials(header) or (b"", b"")
         hashed = self._users.get(user)
         matches = bcrypt.checkpw(password[:_BCRYPT_BYTES], hashed or self._no_hash)

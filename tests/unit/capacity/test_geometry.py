@@ -75,14 +75,12 @@ def test_gpt2_names_its_fields_differently_and_has_no_dtype_of_its_own() -> None
     read = read_geometry(config("gpt2-xl"), dtype="float16")
     assert read.cost("auto", 1).bytes_per_token == 300 * KIB
     assert read.intermediate_size == 6400
-    assert read.weights is not None
     assert read.weights.parameters == pytest.approx(1.558e9, rel=0.01)
 
 
 @pytest.mark.parametrize(("name", "published"), PUBLISHED_PARAMETERS.items())
 def test_the_estimated_parameters_are_within_two_percent_of_the_published_ones(name: str, published: float) -> None:
     weights = geometry(name).weights
-    assert weights is not None
     assert weights.parameters == pytest.approx(published, rel=0.02)
 
 
@@ -92,7 +90,6 @@ def test_the_estimated_parameters_are_within_two_percent_of_the_published_ones(n
 )
 def test_the_estimated_weights_are_what_vllm_loaded(name: str, logged_gib: float, tolerance: float) -> None:
     weights = geometry(name).weights
-    assert weights is not None
     assert weights.bytes / GIB == pytest.approx(logged_gib, rel=tolerance)
 
 
@@ -239,7 +236,6 @@ def test_full_layers_with_heads_of_their_own_are_sized_on_their_own() -> None:
 )
 def test_quantized_weights_are_recognised(quantization: dict[str, object], bits: float) -> None:
     weights = geometry("llama-3-8b", quantization_config=quantization).weights
-    assert weights is not None
     embeddings = 2 * 128256 * 4096
     assert weights.bytes == embeddings * 2 + (weights.parameters - embeddings) * bits / 8
 

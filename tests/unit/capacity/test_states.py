@@ -56,7 +56,6 @@ def test_a_state_of_nothing_leaves_blocks_of_the_requested_size() -> None:
 def test_a_tower_of_any_type_breaks_nothing() -> None:
     tower = {"model_type": {}, "num_hidden_layers": 2, "hidden_size": 8, "intermediate_size": 16}
     weights = geometry("llama-3-8b", vision_config=tower).weights
-    assert weights is not None
     assert weights.tower.parameters == 2 * 8 * (4 * 8 + 2 * 16) + 8 * (8 + 4096)
 
 
@@ -67,6 +66,5 @@ def test_a_tower_of_any_type_breaks_nothing() -> None:
 def test_cards_without_the_kernel_of_delta_nets_keep_no_checkpoint(gpu: str, block_tokens: int, blocks: int) -> None:
     """Qwen3.8-27B with an FP8 cache, an RTX A6000: "Setting attention block size to 1568 tokens"."""
     read = geometry("qwen3.6-27b")
-    assert read.state is not None
     placed = replace(read, state=read.state.on(gpu)).cost("fp8", 1)
     assert (placed.block_tokens, placed.state_blocks) == (block_tokens, blocks)

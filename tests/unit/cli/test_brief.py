@@ -55,7 +55,6 @@ def test_beside_replicas_the_best_step_without_a_gpu_stands_or_why_there_is_none
 
 def test_what_the_grounds_say_is_said_once() -> None:
     finding = found()
-    assert finding.diagnosis is not None
     grounds = finding.diagnosis.grounds.rstrip(".").casefold()
     assert any(one.state and one.text.casefold() == grounds for one in finding.diagnosis.symptoms.values())
     facts = [fact.casefold() for fact in facts_of(finding)]

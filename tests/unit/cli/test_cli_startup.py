@@ -29,7 +29,6 @@ COSTLY = frozenset(
         "matplotlib",
         "msgspec",
         "prometheus_client",
-        "pydantic",
         "pynvml",
         "rich",
         "ssl",
@@ -40,8 +39,8 @@ COSTLY = frozenset(
 """Modules that take more than a few milliseconds to load."""
 
 _HTTP = {"aiohttp", "asyncio", "ssl"}
-_SERVER = {*_HTTP, "bcrypt", "prometheus_client", "pydantic", "structlog", "yaml"}
-_SAMPLER = {*_HTTP, "pydantic", "rich", "structlog", "yaml"}
+_SERVER = {*_HTTP, "msgspec", "prometheus_client", "structlog", "yaml"}
+_SAMPLER = {*_HTTP, "msgspec", "rich", "structlog", "yaml"}
 USED = {
     "": set(),
     "run": _SERVER,
@@ -54,7 +53,7 @@ USED = {
     "audit": {"rich", "yaml"},
     "generate": {"jinja2", "yaml"},
     "replay": {"yaml"},
-    "check-config": {"bcrypt", "pydantic", "ssl", "yaml"},
+    "check-config": {"ssl", "yaml"},
 }
 ROOMS = {
     "kvpressure.bundle": {"generate"},

@@ -114,7 +114,6 @@ def test_pressure_that_is_there_is_never_played_down_as_building(cause, stage, w
 
 def test_names_from_outside_cannot_move_the_cursor_or_be_taken_for_markup():
     hostile = finding("kv_cache_pressure", target="\x1b[2Jgone\r[bold]x[/bold]\x07")
-    assert hostile.view is not None
     view = replace(hostile.view, key=hostile.view.key._replace(model_name="m\x9b31m\u202e\n[link=http://x]"))
     text = printed(report.triage_report([replace(hostile, view=view)], NOW))
     assert not {c for c in text if not c.isprintable()} - {"\n"}

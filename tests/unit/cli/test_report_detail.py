@@ -43,7 +43,6 @@ def text_of(page: str) -> str:
 
 def test_page_triage_and_series_tell_the_same_detail_and_grounds(view: EngineView):
     found = view.diagnosis
-    assert found is not None
     said = [found.grounds, DETAILS[found.cause][found.detail][1:], *(one.how for one in found.missing)]
     page, report_text = text_of(status_html(Snapshot(view.t, (view,)), "/metrics")), printed(Finding("t", view))
     for words in said:

@@ -29,7 +29,6 @@ def test_the_flags_of_an_engine_on_this_machine_are_read_from_its_process(tmp_pa
     program.write_text(LISTENS)
     command = [sys.executable, str(program), "serve", "m", "--max-num-seqs", "32", "--watermark", "0.05"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         port = int(process.stdout.readline())
         (target,) = targets_of([f"127.0.0.1:{port}"], Access(), gpus=False)
         process.communicate("")

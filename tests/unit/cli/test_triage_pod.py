@@ -184,13 +184,6 @@ async def test_a_log_that_may_not_be_read_is_said_and_costs_nothing_else(world):
     assert found["engines"][0]["model_name"] == "tiny"
 
 
-async def test_the_port_given_wins_over_the_one_in_the_arguments(world):
-    pod = add(world, port=9000)
-    pod["spec"]["containers"][0]["args"].append("--port=8123")
-    _, out, _ = await world.triage("pod/llama-0", "--port", "9000", "--json")
-    assert json.loads(out)["engines"][0]["target"] == "prod/llama-0:9000"
-
-
 async def test_the_container_that_runs_vllm_is_asked_on_the_port_of_its_arguments(world):
     pod = add(world, port=8123)
     pod["spec"]["containers"][0]["args"].append("--port=8123")
@@ -213,7 +206,6 @@ async def test_the_container_that_runs_vllm_is_asked_on_the_port_of_its_argument
         (["-l", "app=qwen"], "no pod in namespace prod has the labels app=qwen"),
         (["lws/llama"], "leaderworkerset/llama in namespace prod has no pods"),
         (["pod/Llama!"], "'pod/Llama!' names no object"),
-        (["pod/llama-0", "--container", "vlm"], "pod/llama-0 has no container 'vlm'; did you mean vllm?"),
         (["pod/llama-0", "--context", "prd"], 'context "prd" does not exist'),
         (["pod/llama-0", "http://localhost:8000"], "http://localhost:8000: not a pod"),
         (["pod/llama-0", "--gpus"], "--gpus reads this machine's GPUs"),
@@ -238,9 +230,8 @@ async def test_a_missing_permission_is_named(world, verb):
 async def test_containers_that_cannot_be_told_apart_have_to_be_chosen(world):
     pod = add(world)
     pod["spec"]["containers"] = [{"name": "a", "image": "x"}, {"name": "b", "image": "y"}]
-    assert "has the containers a, b, and none of them is known to run an engine; choose one with --container" in (
-        await world.refused("pod/llama-0")
-    )
+    said = await world.refused("pod/llama-0")
+    assert "the containers a, b, and none of them is known to run an engine: name it in kvpressure.io/container" in said
 
 
 @pytest.mark.parametrize(

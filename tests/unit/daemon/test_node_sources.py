@@ -73,8 +73,8 @@ def look(node_sources: NodeSources, *targets: Target) -> Environment:
 
 
 def with_selector(settings: Settings, selector: str) -> Settings:
-    kubernetes = settings.kubernetes.model_copy(update={"label_selector": selector})
-    return settings.model_copy(update={"kubernetes": kubernetes})
+    kubernetes = replace(settings.kubernetes, label_selector=selector)
+    return replace(settings, kubernetes=kubernetes)
 
 
 async def test_engines_stay_over_a_reload_until_their_pods_were_listed_anew(settings: Settings, known: Known):
@@ -98,9 +98,9 @@ async def test_in_a_pod_the_page_names_the_switch_that_brings_gpus_of_pods(
     settings: Settings, known: Known, monkeypatch: pytest.MonkeyPatch, in_pod: bool, enabled: str, said: bool
 ):
     monkeypatch.setattr(pod_devices, "in_cluster", lambda: in_pod)
-    join = settings.pod_resources.model_copy(update={"enabled": enabled})
+    join = replace(settings.pod_resources, enabled=enabled)
     known[""] = ((VIEW[0], replace(VIEW[1], hints=("from the watch",))), True)
-    found = look(sources_of(settings.model_copy(update={"pod_resources": join}))).hints
+    found = look(sources_of(replace(settings, pod_resources=join))).hints
     assert found == (("from the watch", NO_GPU_JOIN) if said else ("from the watch",))
     assert "podResources.enabled=true and podSecurity.runAsRoot=true" in NO_GPU_JOIN
 
@@ -118,14 +118,14 @@ async def test_engines_go_at_once_where_kubernetes_is_switched_off(settings: Set
     node_sources = sources_of(settings)
     node_sources.start()
     known["off"] = (NOTHING, False)
-    off = settings.kubernetes.model_copy(update={"enabled": "false", "label_selector": "off"})
-    await node_sources.reload(settings.model_copy(update={"kubernetes": off}))
+    off = replace(settings.kubernetes, enabled="false", label_selector="off")
+    await node_sources.reload(replace(settings, kubernetes=off))
     assert node_sources.targets == ()
     await node_sources.stop()
 
 
 async def test_sources_that_have_nothing_to_read_here_are_no_failure(settings: Settings, known: Known):
-    node_sources = sources_of(settings.model_copy(update={"pod_resources": PodResourcesSettings()}))
+    node_sources = sources_of(replace(settings, pod_resources=PodResourcesSettings()))
     node_sources.start()
     look(node_sources)
     await until(lambda: look(node_sources).problems and all(health.up for health in node_sources.unlogged_health()))
@@ -207,8 +207,8 @@ async def test_a_new_source_is_its_registration_alone(settings: Settings, known:
     assert found.problems == ("its page is odd", "GPUs of process: false")
     assert [health.source for health in node_sources.health()][-1] == "gateway"
     assert node_sources.names["gateway"] == "A gateway"
-    join = settings.pod_resources.model_copy(update={"enabled": "auto"})
-    await node_sources.reload(settings.model_copy(update={"pod_resources": join}))
+    join = replace(settings.pod_resources, enabled="auto")
+    await node_sources.reload(replace(settings, pod_resources=join))
     assert [wiring.replaced for wiring in made] == [(), [gateway]]
     assert look(node_sources).problems == ("its page is odd", "GPUs of process: auto")
     await node_sources.stop()

@@ -114,9 +114,9 @@ def test_a_busy_gpu_is_compute_bound_only_when_it_costs_something():
 
 
 def test_without_gpu_data_fuller_and_slower_steps_are_compute_bound():
-    made = dataclasses.replace(inputs(slowdown_factor=3.0, step_tokens=400.0), step_tokens_baseline=100.0)
+    made = dataclasses.replace(inputs(slowdown_factor=3.0, step_tokens=400.0), baseline={"step_tokens": 100.0})
     assert cause(made) is Cause.COMPUTE_BOUND
-    assert cause(dataclasses.replace(made, step_tokens_baseline=390.0)) is Cause.HEALTHY
+    assert cause(dataclasses.replace(made, baseline={"step_tokens": 390.0})) is Cause.HEALTHY
 
 
 def test_prompts_that_hold_up_decoding_are_no_limit_where_the_engine_is_often_empty():

@@ -55,7 +55,7 @@ def test_a_batch_has_collapsed_when_demand_exceeds_it_and_it_is_tiny_or_half_of_
         waiting=waiting,
         waiting_ratio=float(waiting > 0),
     )
-    made = dataclasses.replace(made, batch_baseline=healthy)
+    made = dataclasses.replace(made, baseline={} if healthy is None else {"batch": healthy})
     assert judge_all(made)["batch_collapse"].state is expected
 
 

@@ -264,7 +264,7 @@ def test_the_grounds_say_how_much_of_the_time_prompts_take():
 def test_decoding_that_reads_more_context_and_gives_no_more_tokens_is_bound_by_bandwidth(given, expected):
     decoding = {"prefill_ratio": 0.1, "step_tokens": 25.0, "slowdown_factor": 2.5, "kv_usage_ratio": 0.6}
     found = inputs(**({"waiting": 0.0, "waiting_ratio": 0.0} | FITS | decoding | given))
-    found = replace(found, step_tokens_baseline=20.0, kv_usage_baseline=0.2)
+    found = replace(found, baseline={"step_tokens": 20.0, "kv_usage": 0.2})
     assert rule(found).id == expected
     if not given:
         assert grounds(found)[1] == (

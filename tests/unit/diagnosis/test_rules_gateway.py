@@ -123,7 +123,7 @@ def test_an_engine_whose_cache_is_full_is_judged_by_that_whatever_the_gateway_re
 @pytest.mark.parametrize("gauges", [{**BUSY, "kv_usage": 0.2}, IDLE])
 def test_a_gateway_that_cannot_read_its_engines_is_blind(gauges):
     """llm-d-router#2165, #2408: engines with missing or old metrics count as full, and nothing is sent on."""
-    found = view(gauges, report(saturation_ratio=1.0, stale_engines=4.0, kv_usage_ratio=0.8))
+    found = view(gauges, report(stale_engines=4.0, kv_usage_ratio=0.8))
     assert verdict(found) == (Cause.CONCURRENCY_BOUND, "gateway_blind")
     assert found.diagnosis is not None
     assert "cannot read the metrics of 4 of its engines" in found.diagnosis.grounds

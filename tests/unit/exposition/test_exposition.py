@@ -82,12 +82,6 @@ def test_both_formats_carry_the_same_samples(snapshot):
     assert len(plain) > 100
 
 
-def test_openmetrics_names_counters_without_their_suffix_and_ends_in_eof(snapshot):
-    page = text.render(snapshot, openmetrics=True).decode()
-    assert "# TYPE kvpressure_source_errors counter\n" in page
-    assert page.endswith("\n# EOF\n")
-
-
 def test_every_derived_value_has_a_row_in_the_family_table(snapshot):
     for view in snapshot.engines:
         assert view.diagnosis is not None
@@ -110,7 +104,7 @@ def test_what_surrounds_an_engine_is_shown_by_container_and_nothing_unknown_is(s
     ended = Termination("OOMKilled", 137, 90.0)
     around = Environment(
         containers={
-            key: ContainerState(key, 100.0, restarts=3, termination=ended),
+            key: ContainerState(key, 100.0, restarts=3, termination=ended, image="vllm/vllm-openai:v0.12.0"),
             other: ContainerState(other, 100.0),
         },
         logs={key: LogReport(key, 100.0, dict.fromkeys(LOG_KINDS, 0) | {"device_oom": 2})},
@@ -120,6 +114,8 @@ def test_what_surrounds_an_engine_is_shown_by_container_and_nothing_unknown_is(s
     page = text.render(dataclasses.replace(snapshot, environment=around), openmetrics=False).decode()
     where, here = 'container="vllm",', 'namespace="chat",pod="vllm-0"'
     assert f"kvpressure_container_restarts_total{{{where}{here}}} 3.0\n" in page
+    assert f'kvpressure_container_info{{{where}image="vllm/vllm-openai:v0.12.0",{here}}} 1.0\n' in page
+    assert page.count("\nkvpressure_container_info{") == 1  # absent where not known
     assert (
         f'kvpressure_container_last_termination_info{{{where}exit_code="137",{here},reason="OOMKilled"}} 1.0\n' in page
     )

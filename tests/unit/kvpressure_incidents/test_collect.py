@@ -160,7 +160,6 @@ def test_a_picture_has_the_time_before_and_stays_small_however_long_it_was() -> 
     collector, _ = run([WELL] * 200 + [KV] * 2000)
     (one,) = collector.finish(ended=True)
     picture = one.incident["picture"]
-    assert picture is not None
     assert len(picture["t"]) <= MAX_PICTURE_POINTS
     assert picture["t"][0] < one.incident["began"]
     assert picture["t"][-1] > one.incident["began"] + 0.95 * one.seconds

@@ -65,7 +65,6 @@ def test_they_are_those_of_the_moment_and_none_where_several_nodes_answer():
     one = Gpus(cast("Prometheus", Server(USED, {**USED, "__name__": "up"})), '{__name__=~"DCGM_FI_DEV_GPU_UTIL"}')
     assert one.at(100.0) is None
     report = one.at(115.0)
-    assert report is not None
     assert [(gpu.uuid, gpu.memory_used_bytes) for gpu in report.gpus] == [("GPU-1", 5.0 * 2**20)]
     assert one.at(130.0) is None
     two = Gpus(cast("Prometheus", Server(USED, {**USED, "Hostname": "other"})), '{__name__=~"DCGM_FI_DEV_GPU_UTIL"}')

@@ -22,9 +22,9 @@ class Engine:
         self._t += 1.0
         sample = EngineSample("m", "0", {"running": running, "waiting": 0.0}, {}, {}, CACHE)
         self._past.take(EnginePage(self._t, (sample,)), sample, None, restarted=restarted)
-        features = self._past.features(CONTEXT)
-        self._past.learn(features, Cause.CONCURRENCY_BOUND, THRESHOLDS, cap=cap)
-        return at(features.derived, "demand_replicas", "sequences")
+        reading = self._past.reading(CONTEXT)
+        self._past.learn(reading, Cause.CONCURRENCY_BOUND, THRESHOLDS, cap=cap)
+        return at(reading.derived, "demand_replicas", "sequences")
 
 
 def test_a_learned_cap_holds_when_the_batch_is_no_longer_full():

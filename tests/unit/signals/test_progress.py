@@ -121,12 +121,12 @@ def test_pooling_shows_in_prompts_only_and_is_progress():
 )
 def test_who_was_stopped_on_purpose_is_paused_and_never_stands_still(gauges):
     found = progress_of(window(60, lambda t: running(t) | gauges, stops(20)))
-    assert found.paused
+    assert found.paused_by
     assert (found.frozen_seconds, found.still_seconds) == (0.0, 0.0)
 
 
 def test_who_goes_on_is_not_paused():
-    assert not progress_of(window(60, lambda t: running(t) | {"pauses": 2.0, "resumes": 2.0}, works)).paused
+    assert not progress_of(window(60, lambda t: running(t) | {"pauses": 2.0, "resumes": 2.0}, works)).paused_by
 
 
 def test_polls_before_another_process_answered_say_nothing_of_its_progress():

@@ -38,7 +38,6 @@ def shown(name: str) -> tuple[Observed, Limits]:
     for item in Replay(ReplayTarget("lab"), THRESHOLDS, settings).views(FIXTURES / "lab" / "workingset" / name):
         if not isinstance(item, TraceError):
             view = item[1][0]
-    assert view is not None
     assert view.observed is not None
     return view.observed, view.limits
 
@@ -54,7 +53,6 @@ def test_what_all_prompts_share_is_what_needs_no_capacity_where_no_smaller_pool_
     curve = tuple(PoolHits(one.factor, one.ratio) for one in CURVE if one.factor >= least)
     kept = (PoolHits(1.0, 0.3), *curve[1:]) if least == 1.0 else curve
     found = known_sessions(replace(observed, hits_by_pool=curve), limits, THRESHOLDS)
-    assert found.demand.sessions is not None
     assert found.demand.sessions.shared == pytest.approx(1_500, rel=0.15)
     page = read(replace(observed, hits_by_pool=kept), limits, even=True)
     assert shared_tokens(page) == pytest.approx(1_500, rel=0.15)
@@ -65,7 +63,6 @@ def test_with_the_hits_by_pool_sessions_are_found_as_the_lab_has_them():
     observed, limits = joined()
     found = known_sessions(replace(observed, hits_by_pool=CURVE), limits, THRESHOLDS)
     sessions = found.demand.sessions
-    assert sessions is not None
     assert found.demand.clients == pytest.approx(36, rel=0.15)
     assert sessions.think_seconds == pytest.approx(91, rel=0.2)
     assert sessions.mean_turns == pytest.approx(15, abs=3)
@@ -78,7 +75,6 @@ def test_a_larger_pool_does_what_it_did_in_the_lab(factor, lab):
     observed, limits = joined()
     found = known_sessions(replace(observed, hits_by_pool=CURVE), limits, THRESHOLDS)
     outcome = simulate(replace(found.server, pool_tokens=factor * found.server.pool_tokens), found.demand)
-    assert outcome is not None
     assert outcome.hit_ratio == pytest.approx(lab[0], abs=0.1)
     assert outcome.tokens_per_second == pytest.approx(lab[1], rel=0.15)
     assert outcome.first_token_seconds == pytest.approx(lab[2], rel=0.4, abs=0.1)
@@ -91,7 +87,6 @@ def test_from_the_page_alone_hits_in_the_middle_of_the_cliff_tell_how_many_there
     middle = replace(observed, minutes=replace(observed.minutes, hit_ratio=0.4))
     found = known_sessions(middle, limits, THRESHOLDS)
     outcome = simulate(found.server, found.demand)
-    assert outcome is not None
     assert outcome.hit_ratio == pytest.approx(0.4, abs=0.1)
     assert found.demand.sessions is not None
 

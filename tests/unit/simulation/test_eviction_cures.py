@@ -24,7 +24,6 @@ def model(pool: float = 480_000, clients: int = 40) -> Model:
     server = Server(pool, STEPS)
     demand = Demand((RequestShape(19_000, 19_000, 150),), clients, sessions=AGENTS)
     outcome = simulate(server, demand)
-    assert outcome is not None
     measured = Measured(outcome.tokens_per_second, outcome.running, outcome.waiting, 0.0)
     prompts, outputs = (
         LengthDistribution((Bucket(1.0, low, high, low, high),)) for low, high in ((8e3, 3e4), (1e2, 2e2))
@@ -52,7 +51,6 @@ def test_cures_are_told_with_hits_and_time_to_first_token_the_most_helpful_first
     assert config_changes.SESSIONS in keys
     assert [step.change.value for step in choice.declined] == [1]
     for step in choice.steps:
-        assert step.expected.hit_ratio is not None
         assert step.expected.hit_ratio.after > 0.5
         assert "prefix hits" in step.expected.text
         assert "TTFT" in step.expected.text
@@ -60,10 +58,8 @@ def test_cures_are_told_with_hits_and_time_to_first_token_the_most_helpful_first
 
 def test_as_few_servers_as_find_most():
     found = eviction_cures.replicas(model())
-    assert found is not None
     assert found.value == 2
     three = eviction_cures.replicas(model(pool=270_000))
-    assert three is not None
     assert three.value == 3
 
 
@@ -74,7 +70,6 @@ def test_sticky_sessions_undo_a_router_that_scatters_them():
     demand = Demand((), 160, sessions=replace(seen, words=(words, words), turns=(4, 4)))
     _, sticky = config_changes.sticky(4).apply((Server(8e5, STEPS), demand))
     assert sticky.clients == 40
-    assert sticky.sessions is not None
     assert sticky.sessions.think == pytest.approx(AGENTS.think)
     assert sum(sticky.sessions.words) / 2 == pytest.approx(1_350)
     assert sticky.sessions.turns == (16, 16)

@@ -22,7 +22,6 @@ MIXED = Demand(tuple([CHAT] * 360 + [DOCUMENT] * 152), clients=50)
 
 def model(demand: Demand = MIXED, limit_seconds: float = 20.0) -> Model:
     outcome = simulate(SERVER, demand)
-    assert outcome is not None
     measured = Measured(outcome.tokens_per_second, outcome.running, outcome.waiting, outcome.preempted_per_second)
     prompts = LengthDistribution((Bucket(0.7, 100, 200, 200, 200), Bucket(0.3, 5000, 10_000, 5700, 5700)))
     answers = LengthDistribution((Bucket(1.0, 100, 500, 140, 280),))
@@ -46,7 +45,6 @@ def test_what_is_told_is_the_mean_of_one_server_and_the_latencies_of_all():
     kept = replace(MIXED, length_routing=LengthRouting(5000, 1, 1))
     both = simulated(SERVER, kept, 20.0)
     alone = [simulate(SERVER, part, 20.0) for part, _ in parts(kept, LengthRouting(5000, 1, 1))]
-    assert both is not None
     found = [one for one in alone if one is not None]
     assert both.tokens_per_second == pytest.approx(sum(one.tokens_per_second for one in found) / 2)
     assert both.goodput == pytest.approx(sum(one.goodput for one in found) / 2)
@@ -57,8 +55,6 @@ def test_with_all_on_one_side_it_is_what_so_many_servers_do():
     chats = Demand((CHAT,), clients=50)
     kept = simulated(SERVER, replace(chats, length_routing=LengthRouting(5000, 2, 1)))
     usual = simulate(SERVER, chats.divided(2))
-    assert kept is not None
-    assert usual is not None
     assert kept.tokens_per_second == pytest.approx(usual.tokens_per_second)
 
 
@@ -69,7 +65,6 @@ def test_kept_apart_is_advised_only_where_it_does_more_than_as_many_servers_for_
     found = model()
     if kept is not None:
         same = found.expected([], [replicas(kept.change.by)])
-        assert same is not None
         assert kept.expected.goodput.after >= 1.04 * same.goodput.after or kept.expected.waiting.after < 0.5
     else:
         (told,) = (step for step in choice.declined if step.change.key == "route_by_length")
@@ -86,6 +81,4 @@ def test_requests_that_are_all_alike_are_not_parted():
 def test_two_kinds_on_two_servers_answer_chats_in_time_that_documents_would_hold_up():
     found = model()
     parted, plain = (found.outcome(change.apply(found.state)) for change in (route_by_length(5000, 1, 1), replicas(2)))
-    assert parted is not None
-    assert plain is not None
     assert parted.latency_p50 < plain.latency_p50

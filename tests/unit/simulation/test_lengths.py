@@ -21,21 +21,18 @@ def histogram(values: list[int]) -> HistogramSample:
 
 def test_lengths_between_850_and_1000_are_not_read_as_500_to_1000():
     found = lengths(histogram(list(range(850, 1000))), 8192)
-    assert found is not None
     assert found.at(0.05) == pytest.approx(857, abs=5)
     assert found.at(0.95) == pytest.approx(992, abs=5)
 
 
 def test_the_95th_percentile_of_prompts_of_2550_to_3000_is_no_4850():
     found = lengths(histogram(list(range(2550, 3000))), 8192)
-    assert found is not None
     assert found.at(0.95) < 3600
     assert found.buckets[0].high == 5000
 
 
 def test_a_cap_between_two_bounds_may_hit_all_of_the_bucket_or_none_of_it():
     found = lengths(histogram([150] * 90 + [3000] * 10), 8192)
-    assert found is not None
     assert found.above(3500) == (0.0, pytest.approx(0.1))
     assert found.above(2000) == (pytest.approx(0.1), pytest.approx(0.1))
     assert found.above(5000) == (0.0, 0.0)
@@ -43,7 +40,6 @@ def test_a_cap_between_two_bounds_may_hit_all_of_the_bucket_or_none_of_it():
 
 def test_the_last_bucket_ends_at_the_longest_request():
     found = lengths(histogram([6000] * 5), 6500)
-    assert found is not None
     assert found.longest == 6500
     assert found.mean == pytest.approx(6000, rel=0.01)
 
@@ -56,7 +52,6 @@ def test_nothing_is_known_of_no_requests():
 def test_a_bucket_without_a_width_has_no_lengths(even):
     counts = (2.0, 6.0, 6.0, 6.0)
     found = lengths(HistogramSample((0.0, 100.0, 100.0, math.inf), counts, 200.0), 8192, even=even)
-    assert found is not None
     assert [(one.share, one.low, one.high) for one in found.buckets] == [(1.0, 0.0, 100.0)]
     assert lengths(HistogramSample((0.0, math.inf), (3.0, 3.0), 0.0), None, even=even) is None
 
@@ -68,7 +63,6 @@ def test_a_last_bucket_is_filled_as_far_as_the_counts_before_it_say(shortest, lo
     values = [round(rng.uniform(shortest, longest)) for _ in range(3000)]
     told = histogram(values)
     found, low, high = (lengths(told, 131_072, tail=tail) for tail in (0.0, -1.645, 1.645))
-    assert found is not None
     assert low is not None
     assert high is not None
     cap = found.buckets[-1].low
@@ -85,7 +79,6 @@ def test_a_last_bucket_is_filled_as_far_as_the_counts_before_it_say(shortest, lo
 @given(st.lists(st.integers(2, 5000), min_size=1, max_size=60), st.floats(0.0, 1.0))
 def test_lengths_stay_in_their_buckets_and_keep_their_sum(values, spread):
     found = lengths(histogram(values), 8192, spread=spread)
-    assert found is not None
     assert sum(one.share for one in found.buckets) == pytest.approx(1.0)
     assert all(one.low <= one.first <= one.last <= one.high for one in found.buckets)
     # The height in a bucket is kept off its bounds by a fiftieth.

@@ -22,7 +22,6 @@ from kvpressure.simulation.priors import DENSE, USUAL_EXPERT_RATIO, prior_of, pr
 )
 def test_a_name_tells_how_many_of_its_experts_a_token_goes_to(name, ratio):
     found = prior_of(name)
-    assert found is not None
     assert found.expert_ratio == ratio
     assert len(found.logarithms) == len(found.deviations) == 6
 
@@ -33,15 +32,12 @@ def test_a_name_tells_how_many_of_its_experts_a_token_goes_to(name, ratio):
 )
 def test_a_name_with_a_number_of_parameters_alone_is_a_dense_model(name):
     found = prior_of(name)
-    assert found is not None
     assert not found.expert_ratio
     assert prior_otherwise(name) is None
 
 
 def test_a_token_of_context_takes_less_beside_the_weights_of_a_larger_model():
     small, large = prior_of("Llama-3.1-8B"), prior_of("Llama-3.1-70B")
-    assert small is not None
-    assert large is not None
     # What the tables of both have (`bench/silicon/prior.py`): 5.4e-6 to 9.2e-6 and 1.7e-6 to 2.1e-6.
     assert 5.4e-6 < math.exp(small.logarithms[2]) < 9.2e-6
     assert 1.7e-6 < math.exp(large.logarithms[2]) < 2.1e-6
@@ -52,11 +48,9 @@ def test_a_token_of_context_takes_less_beside_the_weights_of_a_larger_model():
 def test_an_alias_leaves_open_whether_there_are_experts(name):
     assert prior_of(name) is None
     other = prior_otherwise(name)
-    assert other is not None
     assert other.expert_ratio == USUAL_EXPERT_RATIO
 
 
 def test_a_model_with_experts_may_send_most_tokens_to_the_same_ones():
     other = prior_otherwise("Qwen3-30B-A3B")
-    assert other is not None
     assert 0 < other.expert_ratio < USUAL_EXPERT_RATIO

@@ -11,6 +11,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from kvpressure.config.settings import Settings
+from kvpressure.config.settings.keys import validate
 from kvpressure.daemon.node_sources import NodeSources, settings_model
 from kvpressure.model.environment import Assignment, ContainerId, Environment
 from kvpressure.model.errors import SourceError
@@ -176,6 +177,6 @@ async def test_without_an_address_there_is_no_source() -> None:
 
 async def test_nobody_logs_its_changes_of_state_a_second_time() -> None:
     section = {"gpu_exporter": {"url": "http://127.0.0.1:9400/metrics"}}
-    sources = NodeSources(settings_model().model_validate(section), SystemClock(), lambda _, __: None, (SOURCE,))
+    sources = NodeSources(validate(settings_model(), section), SystemClock(), lambda _, __: None, (SOURCE,))
     assert [one.source for one in sources.gpu_health()] == ["gpu_exporter"]
     assert sources.unlogged_health() == ()

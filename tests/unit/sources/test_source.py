@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import pytest
-from pydantic import Field
 
 from kvpressure.config.settings import ConfigError, load_settings, with_sections
-from kvpressure.config.settings.polling import Section
-from kvpressure.config.settings.types import Number
+from kvpressure.config.settings.section import Section, Within
 from kvpressure.model.environment import Assignment, ContainerId, Environment, HostReport
 from kvpressure.sources.source import merged
 from tests.support.settings_reference import settings_reference
@@ -20,7 +19,8 @@ A, B = ContainerId("llm", "a", "vllm"), ContainerId("llm", "b", "vllm")
 class PageSettings(Section):
     """A page that a source reads."""
 
-    interval_seconds: Number = Field(default=2.0, ge=1, description="Time between two readings.")
+    interval_seconds: Annotated[float, Within(1, 60)] = 2.0
+    """Time between two readings."""
 
 
 def test_fields_of_all_are_put_together_and_unknown_ones_change_nothing():

@@ -11,11 +11,11 @@ from typing import Any
 import click
 
 from kvpressure.cli.access import (
+    context_option,
     facts_options,
     gateway_options,
     http_config_option,
     kv_events_option,
-    pod_options,
     refusals,
 )
 from kvpressure.cli.options import EXISTING_FILE
@@ -23,7 +23,7 @@ from kvpressure.cli.say import CANNOT_TELL, say, say_json
 from kvpressure.kubernetes.objects.references import is_reference
 
 _LIVE = ("selector", "watch", "gpus", "gateways", "config", "kv_events_port")
-_GOES_ON = ("selector", "watch", "config", "context", "port")
+_GOES_ON = ("selector", "watch", "config", "context")
 """Options with which a refused connection does not end the command, or pods are triaged."""
 _EXIT_CODES = (
     "Exit codes: 0 healthy, idle or paused, 1 a bottleneck was named, 2 no verdict (unreachable, too few samples). "
@@ -46,7 +46,7 @@ _EXIT_CODES = (
 @http_config_option
 @gateway_options
 @kv_events_option
-@pod_options
+@context_option
 @facts_options
 def command(engines: tuple[str, ...], full: bool, advice: bool, trace: Path | None, **options: Any) -> None:
     """Sample each engine once a second and say what limits it, with three facts and the first step.
@@ -57,7 +57,7 @@ def command(engines: tuple[str, ...], full: bool, advice: bool, trace: Path | No
     any, this machine's listening ports are asked. KIND/NAME is pod/NAME, deploy/NAME, sts/, rs/, ds/, svc/, lws/ or
     isvc/NAME in a cluster, or -l names labels: the pods are reached through your kubectl's port-forward, and their
     limits, restarts and logs count as evidence. The queue of a --gateway counts as the engines'. --limit gives limits
-    that neither page nor pod shows. Commands are for the --namespace, --workload and --container that are named.
+    that neither page nor pod shows. Commands are for the --namespace and --workload that are named.
     """
     if full and advice:
         raise click.UsageError("give --full or --advice, not both")

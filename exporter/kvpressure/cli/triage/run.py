@@ -37,8 +37,7 @@ def run(engines: tuple[str, ...], trace: Path | None, shows: Shows, options: dic
         from kvpressure.cli.triage import pod as triage_pod  # noqa: PLC0415 - what addresses do without
 
         return triage_pod.run(engines, options, shows)
-    given = [flag for flag in ("context", "port") if options[flag] is not None]
-    if given:
+    if options["context"] is not None:
         raise click.UsageError("name a pod as KIND/NAME or -l SELECTOR")
     engines = engines or _here()
     triage = prepare(engines, options, gpus=options["gpus"], shows=shows)

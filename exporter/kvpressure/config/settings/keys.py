@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
-
-from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails
+from typing import Any, Final, Literal, TypeVar, cast
 
 from kvpressure.config import strict_yaml
-from kvpressure.config.settings.types import Gpus, ListenAddresses, SdPatterns, Vendors
-from kvpressure.config.strict_yaml import ConfigError, Problem, gone, shown
+from kvpressure.config.settings.section import Field, Found, Section, bare, fields_of, read
+from kvpressure.config.strict_yaml import ConfigError, Problem, gone
 
 ENV_PREFIX: Final = "KVPRESSURE_"
-_SCALARS: Final = {str: "string", Path: "path", float: "number", int: "integer", bool: "boolean"}
-_LISTS: Final = {
-    ListenAddresses: "address or list",
-    Gpus: "`all` or list",
-    Vendors: "`auto` or list",
-    SdPatterns: "list of paths",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +22,14 @@ class Key:
     """One key that holds a value; a list of sections is a key too, and its sections' keys follow with `[]`."""
 
     path: tuple[str, ...]
-    field: FieldInfo
-    section: str
-    type: str
-    is_text: bool
+    field: Field
+    section: type[Section]
+
+    @property
+    def is_text(self) -> bool:
+        """Whether a variable's text is the value, whatever YAML would make of it."""
+        kind = bare(self.field.kind)
+        return kind in (str, Path) or typing.get_origin(kind) is Literal
 
     @property
     def in_list(self) -> bool:
@@ -51,43 +43,23 @@ class Key:
 
 
 @cache
-def keys(model: type[BaseModel]) -> tuple[Key, ...]:
-    """Return all keys of `model` in the order of declaration; cached, as walking them takes milliseconds."""
-    return tuple(_walk(model, ()))
+def keys(section: type[Section]) -> tuple[Key, ...]:
+    """Return all keys of the settings `section` in the order of declaration; walking them takes milliseconds."""
+    return tuple(_walk(section, ()))
 
 
-def _walk(model: type[BaseModel], path: tuple[str, ...]) -> Iterator[Key]:
-    for name, info in model.model_fields.items():
-        inner, is_list = section_of(info)
+def _walk(section: type[Section], path: tuple[str, ...]) -> Iterator[Key]:
+    for name, field in fields_of(section).items():
+        kind = bare(field.kind)
+        is_list = typing.get_origin(kind) is tuple
+        item = bare(typing.get_args(kind)[0]) if is_list else kind
+        inner = item if isinstance(item, type) and issubclass(item, Section) else None
         if inner is not None and not is_list:
             yield from _walk(inner, (*path, name))
             continue
-        text = type_name(info)
-        is_text = text in ("string", "path") or text.startswith("one of")
-        yield Key((*path, name), info, (model.__doc__ or "").strip(), text, is_text)
+        yield Key((*path, name), field, section)
         if inner is not None:
             yield from _walk(inner, (*path, f"{name}[]"))
-
-
-def section_of(info: FieldInfo) -> tuple[type[BaseModel] | None, bool]:
-    """Give the model behind a section, or behind the entries of a list of sections, and whether it is a list."""
-    kind = _bare(info.annotation)
-    is_list = typing.get_origin(kind) is tuple
-    item = _bare(typing.get_args(kind)[0]) if is_list else kind
-    return (item, is_list) if isinstance(item, type) and issubclass(item, BaseModel) else (None, False)
-
-
-def type_name(info: FieldInfo) -> str:
-    """Name a field's type for the documentation."""
-    kind = _bare(info.annotation)
-    for known, name in _LISTS.items():
-        if kind == _bare(known):
-            return name
-    if typing.get_origin(kind) is Literal:
-        return "one of " + ", ".join(typing.get_args(kind))
-    if typing.get_origin(kind) is tuple:
-        return "list"
-    return _SCALARS.get(kind, "mapping")
 
 
 def suggestion(name: str, known: list[str], elsewhere: list[str] | None = None) -> str:
@@ -100,54 +72,24 @@ def suggestion(name: str, known: list[str], elsewhere: list[str] | None = None) 
     return f"; did you mean {close_names[0]!r}?" if close_names else ""
 
 
-def _bare(kind: Any) -> Any:
-    # Optional[X] and Annotated[X, ...] are X here.
-    if typing.get_origin(kind) is typing.Annotated:
-        return _bare(typing.get_args(kind)[0])
-    if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        return _bare(next(arg for arg in typing.get_args(kind) if arg is not type(None)))
-    return kind
-
-
 _NOT_SHOWN: Final = "is wrong too"  # looking for the key that was meant takes longer than all else
-M = TypeVar("M", bound=BaseModel)
+S = TypeVar("S", bound=Section)
 Locate = Callable[[strict_yaml.Path, str], Problem]
 
-_MESSAGES: Final = {
-    "missing": "is required",
-    "greater_than": "must be more than {gt:g}, got {got}",
-    "greater_than_equal": "must be at least {ge:g}, got {got}",
-    "less_than": "must be less than {lt:g}, got {got}",
-    "less_than_equal": "must be at most {le:g}, got {got}",
-    "float_type": "must be a number, got {got}",
-    "finite_number": "must be a finite number, got {got}",
-    "int_type": "must be a whole number, got {got}",
-    "bool_type": "must be true or false, got {got}",
-    "string_type": "must be a string, got {got}; quote it",
-    "literal_error": "must be {expected}, got {got}",
-    "path_type": "must be a path",
-    "tuple_type": "must be a list, got {got}",
-    "dict_type": "must be a mapping of keys to values, got {got}",
-    "model_type": "must be a mapping of keys to values, got {got}",
-    "model_attributes_type": "must be a mapping of keys to values, got {got}",
-}
+
+def _unlocated(path: strict_yaml.Path, message: str) -> Problem:
+    return Problem("settings", None, strict_yaml.dotted(path), message)
 
 
-def validate(model: type[M], data: Any, locate: Locate, extra: Sequence[Problem] = ()) -> M:
-    """Make a `model` of `data`. Raises ConfigError with all problems, those in `extra` included."""
-    problems = list(extra)
-    try:
-        result = model.model_validate(data)
-    except ValidationError as error:
-        # A default that depends on a field in error is that field's problem, which is in the list already.
-        errors = [item for item in error.errors() if item["type"] != "default_factory_not_called"]
-        problems += [
-            locate(item["loc"], _message(model, item) if number < strict_yaml.MAX_PROBLEMS else _NOT_SHOWN)
-            for number, item in enumerate(errors)
-        ]
-    if problems:
-        raise ConfigError(problems)
-    return result
+def validate(section: type[S], data: Any, locate: Locate = _unlocated, extra: Sequence[Problem] = ()) -> S:
+    """Make a `section` of `data`. Raises ConfigError with all problems, those in `extra` included."""
+    found: list[Found] = []
+    made = cast("S", read(section, data, (), found))
+    if found or extra:
+        shown = [locate(each.path, _message(section, each)) for each in found[: strict_yaml.MAX_PROBLEMS]]
+        more = [locate(each.path, _NOT_SHOWN) for each in found[strict_yaml.MAX_PROBLEMS :]]
+        raise ConfigError([*extra, *shown, *more])
+    return made
 
 
 def require_mapping(document: strict_yaml.Document) -> dict[str, Any]:
@@ -166,29 +108,10 @@ def prune(value: Any) -> Any:
     return [prune(item) for item in value] if isinstance(value, list) else value
 
 
-def _message(model: type[BaseModel], error: ErrorDetails) -> str:
-    kind = error["type"]
-    if kind == "extra_forbidden":
-        return gone(error["loc"]) or "unknown key" + _did_you_mean(model, error["loc"])
-    if kind == "value_error":
-        return str(error["ctx"]["error"])
-    context = {**error.get("ctx", {}), "got": shown(error["input"])}
-    text = _MESSAGES[kind].format(**context) if kind in _MESSAGES else error["msg"]
-    if kind == "model_type" and isinstance(error["input"], str):
-        required = [name for name, field in _fields(model, error["loc"]).items() if field.is_required()]
-        scheme = "" if "://" in error["input"] else "http://"
-        text += f"; write url: {scheme}{error['input']}" if required == ["url"] else ""
-    return text
-
-
-def _did_you_mean(model: type[BaseModel], path: strict_yaml.Path) -> str:
-    return suggestion(str(path[-1]), list(_fields(model, path[:-1])), [".".join(key.path) for key in keys(model)])
-
-
-def _fields(model: type[BaseModel], path: strict_yaml.Path) -> dict[str, FieldInfo]:
-    """Return the fields of the section at `path`."""
-    inner: type[BaseModel] | None = model
-    for part in path:
-        if inner is not None and isinstance(part, str):
-            inner, _ = section_of(inner.model_fields[part])
-    return inner.model_fields if inner is not None else {}
+def _message(section: type[Section], found: Found) -> str:
+    if found.section is None:
+        return found.message
+    if text := gone(found.path):
+        return text
+    everywhere = [".".join(key.path) for key in keys(section)]
+    return "unknown key" + suggestion(str(found.path[-1]), list(fields_of(found.section)), everywhere)

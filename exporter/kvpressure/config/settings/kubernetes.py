@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BeforeValidator, Field
-
 from kvpressure.config.settings.polling import ClientSettings, KvEventsSettings
-from kvpressure.config.settings.types import Boolean, HttpPath, Integer, Switch, split_list
+from kvpressure.config.settings.section import Before, Within
+from kvpressure.config.settings.types import HttpPath, Switch, split_list
 from kvpressure.net.urls import matching
 
 _LABEL_KEY: Final = r"(?:[A-Za-z0-9][-A-Za-z0-9.]{0,252}/)?[A-Za-z0-9](?:[-\w.]{0,61}[A-Za-z0-9])?"
@@ -91,7 +90,7 @@ def _namespaces(value: Any) -> Any:
     return tuple(items)
 
 
-_Namespaces = Annotated[tuple[Annotated[str, AfterValidator(_namespace)], ...], BeforeValidator(_namespaces)]
+_Namespaces = Annotated[tuple[Annotated[str, _namespace], ...], Before(_namespaces)]
 
 
 class KubernetesSettings(ClientSettings):
@@ -103,25 +102,25 @@ class KubernetesSettings(ClientSettings):
 
     enabled: Switch = "auto"
     """`auto` is on inside a cluster, where the service account is used."""
-    node_name: Annotated[str, AfterValidator(_node_name)] = ""
+    node_name: Annotated[str, _node_name] = ""
     """This node; required. In a pod: `spec.nodeName` through the downward API."""
     namespaces: _Namespaces = ()
     """Namespaces to watch, each with its own watch; empty means all."""
-    label_selector: Annotated[str, AfterValidator(_selector)] = ""
+    label_selector: Annotated[str, _selector] = ""
     """Pods with these labels are engines; in the syntax of `kubectl -l`."""
-    port_name: Annotated[str, AfterValidator(_port_name)] = "metrics"
+    port_name: Annotated[str, _port_name] = "metrics"
     """A container with a GPU and a port of this name is an engine; empty disables this rule."""
-    port: Integer = Field(default=8000, ge=1, le=65535)
+    port: Annotated[int, Within(1, 65535)] = 8000
     """Port of an engine that declares none."""
     path: HttpPath = "/metrics"
     """Path of the metrics, if no annotation sets it."""
     kv_events: KvEventsSettings | None = None
     """Read the KV events of every engine that is found, at its pod's own IP. Unset: of none."""
-    config_maps: Boolean = False
+    config_maps: bool = False
     """Read limits from the file of `--config` if it is mounted from a ConfigMap; requires get on configmaps."""
     config_map_namespaces: _Namespaces = ()
     """Namespaces where ConfigMaps may be read; empty means all namespaces with engines."""
-    events: Boolean = True
+    events: bool = True
     """Watch the Kubernetes events of engines and of the node."""
-    node_conditions: Boolean = True
+    node_conditions: bool = True
     """Watch the node's condition MemoryPressure."""

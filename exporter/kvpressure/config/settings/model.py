@@ -6,22 +6,19 @@ House rules: names carry units, `*_file` keys are paths, secrets are only ever n
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Literal
-
-from pydantic import Field, PrivateAttr, ValidationInfo, create_model, field_validator, model_validator
+from typing import Annotated, Final, Literal, cast
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings
-from kvpressure.config.settings.polling import DERIVED, EngineSettings, PollSettings, Section, at_least
+from kvpressure.config.settings.polling import Conflicts, EngineSettings, PollSettings, below
+from kvpressure.config.settings.section import Section, Within, derived, fields_of
 from kvpressure.config.settings.types import (
-    Boolean,
     Directory,
-    Integer,
     JournalUnit,
     Label,
     ListenAddress,
     ListenAddresses,
-    Number,
     ResourceNames,
     Switch,
     TargetName,
@@ -46,7 +43,7 @@ class PodResourcesSettings(Section):
     """Query the kubelet; `auto`: if socket_dir exists."""
     socket_dir: Path = Path("/var/lib/kubelet/pod-resources")
     """Directory of `kubelet.sock`. Mount the directory: a restarted kubelet creates a new socket."""
-    interval_seconds: Number = Field(default=10.0, ge=1, le=300)
+    interval_seconds: Annotated[float, Within(1, 300)] = 10.0
     """Time between two queries."""
     resource_names: ResourceNames = DEFAULT_RESOURCE_NAMES
     """Resources that are GPUs; `*` and `?` stand for any characters."""
@@ -62,11 +59,10 @@ class LogFileSettings(Section):
     journal_unit: JournalUnit | None = None
     """The systemd unit whose journal is read, through `journalctl`."""
 
-    @model_validator(mode="after")
-    def _one_place(self) -> LogFileSettings:
+    def conflicts(self) -> Conflicts:
+        """Yield none or both of the two places."""
         if (self.path is None) == (self.journal_unit is None):
-            raise ValueError("needs either path or journal_unit")
-        return self
+            yield ("", "path", "journal_unit"), "needs either path or journal_unit"
 
 
 class LogsSettings(Section):
@@ -79,7 +75,7 @@ class LogsSettings(Section):
     link_directories: tuple[Directory, ...] = ()
     """Further directories that symbolic links in `directory` may lead into, such as /var/lib/docker/containers; links
     to anywhere else are not followed."""
-    max_bytes_per_second: Integer = Field(default=1024 * 1024, ge=16 * 1024, le=64 * 1024 * 1024)
+    max_bytes_per_second: Annotated[int, Within(16 * 1024, 64 * 1024 * 1024)] = 1024 * 1024
     """Bytes read per second of each container's log; the oldest part of a larger backlog is skipped."""
     files: tuple[LogFileSettings, ...] = ()
     """Logs on a machine without Kubernetes."""
@@ -95,7 +91,7 @@ class ExpositionSettings(Section):
 class HostSettings(Section):
     """CPU pressure of this machine, and CPU throttling of the engines' containers."""
 
-    enabled: Boolean = True
+    enabled: bool = True
     """Read them."""
     proc_dir: Directory = Path("/proc")
     """The host's procfs; only pressure/cpu is read."""
@@ -128,11 +124,11 @@ class GpuSettings(Section):
 
     vendors: Vendors = ("auto",)
     """`auto` (whichever is found), or a list of nvidia, amd; `[]` reads no GPUs."""
-    interval_seconds: Number = Field(default=1.0, ge=0.2, le=60)
+    interval_seconds: Annotated[float, Within(0.2, 60)] = 1.0
     """Time between two readings."""
-    gpm: Boolean = True
+    gpm: bool = True
     """Read SM, tensor and DRAM activity if the card and privileges allow it."""
-    price_per_hour: Number | None = Field(default=None, gt=0, le=1e6)
+    price_per_hour: Annotated[float, Within(0, 1e6, above=True)] | None = None
     """Price of one GPU per hour; the page then shows the cost of incidents."""
     currency: Label = "USD"
     """Currency of `price_per_hour`, as shown on the page."""
@@ -141,9 +137,9 @@ class GpuSettings(Section):
 class LimitSettings(Section):
     """Bounds on what is kept and exported; each time one is reached is counted."""
 
-    max_targets: Integer = Field(default=256, ge=1, le=4096)
+    max_targets: Annotated[int, Within(1, 4096)] = 256
     """Targets polled."""
-    max_engines: Integer = Field(default=512, ge=1, le=16384)
+    max_engines: Annotated[int, Within(1, 16384)] = 512
     """Engines (data-parallel ranks) over all targets."""
 
 
@@ -161,31 +157,27 @@ class Settings(Section):
     host: HostSettings = HostSettings()
     limits: LimitSettings = LimitSettings()
     exposition: ExpositionSettings = ExpositionSettings()
-    window_seconds: Number = Field(
-        default_factory=lambda data: max(60.0, 4 * _interval(data)),
-        ge=20,
-        le=600,
-        json_schema_extra={DERIVED: "60, or 4 times poll.interval_seconds when that is longer"},
+    window_seconds: Annotated[float, Within(20, 600)] = derived(
+        "60, or 4 times poll.interval_seconds when that is longer",
+        lambda settings: max(60.0, 4 * settings.poll.interval_seconds),
     )
     """The window of derived series; at least four polls."""
-    long_window_seconds: Number = Field(default=600.0, ge=20, le=3600)
+    long_window_seconds: Annotated[float, Within(20, 3600)] = 600.0
     """The long window, in which lengths of requests are known; at least window_seconds."""
-    staleness_seconds: Number = Field(
-        default_factory=lambda data: max(10.0, 3 * _interval(data)),
-        ge=0.5,
-        le=300,
-        json_schema_extra={DERIVED: "10, or 3 times the longer of poll.interval_seconds and gpu.interval_seconds"},
+    staleness_seconds: Annotated[float, Within(0.5, 300)] = derived(
+        "10, or 3 times the longer of poll.interval_seconds and gpu.interval_seconds",
+        lambda settings: max(10.0, 3 * settings.longer_interval_seconds),
     )
     """Age at which a reading is dropped and its series disappear; at least two polls. An engine's page may always be as
     old as poll.timeout_seconds + 3 times poll.interval_seconds: slow is not gone."""
     thresholds_file: Path | None = None
     """Overrides of single thresholds: `name: value`."""
-    _config_file: Path | None = PrivateAttr(None)
+    _config_file: Path | None = None
 
     @property
     def single_machine(self) -> bool:
         """Whether no engines were configured at all: serve an engine on localhost:8000 and every GPU found."""
-        return not {"targets", "file_sd"} & self.engines.model_fields_set
+        return self.engines == EngineSettings()
 
     @property
     def config_file(self) -> Path | None:
@@ -194,41 +186,33 @@ class Settings(Section):
 
     def with_file(self, file: Path | None) -> Settings:
         """Return these settings with the file they were read from."""
-        copy = self.model_copy()
-        copy._config_file = file  # noqa: SLF001 - its own class
-        return copy
+        return replace(self, _config_file=file)
+
+    @property
+    def longer_interval_seconds(self) -> float:
+        """The longer of the times between readings of engines and of GPUs."""
+        return max(self.poll.interval_seconds, self.gpu.interval_seconds)
 
     @property
     def watched_files(self) -> tuple[Path, ...]:
         """Files whose change means a reload; the web configuration and file_sd watch their own."""
         return tuple(path for path in (self.config_file, self.thresholds_file) if path is not None)
 
-    @field_validator("window_seconds")
-    @classmethod
-    def _four_polls(cls, value: float, info: ValidationInfo) -> float:
-        return at_least(value, 4 * _interval(info.data, gpu=False), "4 times poll.interval_seconds")
-
-    @field_validator("long_window_seconds")
-    @classmethod
-    def _not_below_window(cls, value: float, info: ValidationInfo) -> float:
-        return at_least(value, info.data.get("window_seconds", value), "window_seconds")
-
-    @field_validator("staleness_seconds")
-    @classmethod
-    def _two_polls(cls, value: float, info: ValidationInfo) -> float:
-        name = "2 times the longer of poll.interval_seconds and gpu.interval_seconds"
-        return at_least(value, 2 * _interval(info.data), name)
+    def conflicts(self) -> Conflicts:
+        """Yield windows that are too short for the times between readings."""
+        window, polls = self.window_seconds, "4 times poll.interval_seconds"
+        yield from below(("window_seconds",), window, 4 * self.poll.interval_seconds, polls)
+        keys = "long_window_seconds", "window_seconds"
+        yield from below(keys, self.long_window_seconds, window, "window_seconds")
+        least, longer = 2 * self.longer_interval_seconds, "the longer of poll.interval_seconds and gpu.interval_seconds"
+        yield from below(("staleness_seconds",), self.staleness_seconds, least, f"2 times {longer}")
 
 
 def with_sections(sections: Mapping[str, type[Section]]) -> type[Settings]:
     """Return the settings' model with the `sections` that it lacks: a source brings its own."""
-    more: dict[str, Any] = {
-        name: (model, model()) for name, model in sections.items() if name not in Settings.model_fields
-    }
-    return create_model("Settings", __base__=Settings, __doc__=Settings.__doc__, **more) if more else Settings
-
-
-def _interval(data: dict[str, Any], *, gpu: bool = True) -> float:
-    # A section that failed its own checks is missing here; its problem is already reported.
-    poll = data["poll"].interval_seconds if "poll" in data else 0.2
-    return max(poll, data["gpu"].interval_seconds) if gpu and "gpu" in data else poll
+    more = {name: section for name, section in sections.items() if name not in fields_of(Settings)}
+    if not more:
+        return Settings
+    defaults = {name: section() for name, section in more.items()}
+    body = {"__annotations__": more, "__doc__": Settings.__doc__, "__module__": __name__, **defaults}
+    return cast("type[Settings]", type("Settings", (Settings,), body))

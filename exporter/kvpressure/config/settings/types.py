@@ -9,8 +9,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
-from pydantic import AfterValidator, BeforeValidator, Field, Strict
-
+from kvpressure.config.settings.section import Before
 from kvpressure.config.target import BY_ITS_PAGE
 from kvpressure.net.urls import HOST, http_path, matching, split_url
 
@@ -147,24 +146,20 @@ def _vendors(value: Any) -> Any:
     return items
 
 
-Number = Annotated[float, Strict(), Field(allow_inf_nan=False)]
-Integer = Annotated[int, Strict()]
-Boolean = Annotated[bool, Strict()]
-HttpPath = Annotated[str, AfterValidator(http_path)]
-TelemetryPath = Annotated[str, AfterValidator(_telemetry_path)]
-Label = Annotated[str, AfterValidator(label)]
-TargetName = Annotated[str, AfterValidator(target_name)]
-Endpoint = Annotated[str, AfterValidator(lambda text: "".join(split_url(text)).rstrip("/"))]
-BaseUrl = Annotated[str, AfterValidator(lambda text: split_url(text)[0])]
-Gpus = Annotated[tuple[str, ...], BeforeValidator(gpu_list)]
-Directory = Annotated[Path, AfterValidator(_directory)]
-SdPatterns = Annotated[tuple[Annotated[Path, AfterValidator(_sd_pattern)], ...], BeforeValidator(_not_empty)]
-ListenAddresses = Annotated[tuple[ListenAddress, ...], BeforeValidator(_addresses)]
-Vendors = Annotated[tuple[Vendor, ...], BeforeValidator(_vendors)]
-ResourceNames = Annotated[
-    tuple[Annotated[str, AfterValidator(_resource_name)], ...], BeforeValidator(_not_empty), BeforeValidator(split_list)
-]
-JournalUnit = Annotated[str, AfterValidator(_journal_unit)]
+HttpPath = Annotated[str, http_path]
+TelemetryPath = Annotated[str, _telemetry_path]
+Label = Annotated[str, label]
+Topic = Annotated[str, matching(r"[^\x00-\x1f\x7f]{0,200}", "must have at most 200 characters, and none of control")]
+TargetName = Annotated[str, target_name]
+Endpoint = Annotated[str, lambda text: "".join(split_url(text)).rstrip("/")]
+BaseUrl = Annotated[str, lambda text: split_url(text)[0]]
+Gpus = Annotated[tuple[str, ...], Before(gpu_list)]
+Directory = Annotated[Path, _directory]
+SdPatterns = Annotated[tuple[Annotated[Path, _sd_pattern], ...], Before(_not_empty)]
+ListenAddresses = Annotated[tuple[ListenAddress, ...], Before(_addresses)]
+Vendors = Annotated[tuple[Vendor, ...], Before(_vendors)]
+ResourceNames = Annotated[tuple[Annotated[str, _resource_name], ...], Before(split_list), Before(_not_empty)]
+JournalUnit = Annotated[str, _journal_unit]
 
 
 def _switch(value: Any) -> Any:
@@ -172,5 +167,5 @@ def _switch(value: Any) -> Any:
     return str(value).lower() if isinstance(value, bool) else value
 
 
-Switch = Annotated[Literal["auto", "true", "false"], BeforeValidator(_switch)]
+Switch = Annotated[Literal["auto", "true", "false"], Before(_switch)]
 """On, off, or whatever fits the place this runs in."""

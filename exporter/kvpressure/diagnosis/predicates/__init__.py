@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
 if TYPE_CHECKING:
@@ -50,13 +49,16 @@ class Predicate:
 
 
 class Fact(Predicate):
-    """A predicate that a function computes from the facts, once for each verdict."""
+    """A predicate that a function computes from the facts, once for each verdict.
+
+    `evidence` are the signals of a page, or the sources, that it rests on.
+    """
 
     __slots__ = ("_compute",)
 
-    def __init__(self, compute: Callable[[Facts], bool | None], evidence: frozenset[str] = NOTHING) -> None:
+    def __init__(self, compute: Callable[[Facts], bool | None], *evidence: str) -> None:
         self._compute = compute
-        self.evidence = evidence
+        self.evidence = frozenset(evidence)
 
     def state(self, facts: Facts) -> bool | None:
         """Return the state, computed at the first call."""
@@ -77,7 +79,7 @@ class Shared(Fact):
     __slots__ = ("_whole",)
 
     def __init__(self, whole: Predicate) -> None:
-        super().__init__(whole.state, whole.evidence)
+        super().__init__(whole.state, *whole.evidence)
         self._whole = whole
 
     def lacks(self, facts: Facts) -> frozenset[str]:
@@ -102,14 +104,14 @@ class _Several(Predicate):
     def state(self, facts: Facts) -> bool | None:
         """Return the state of all parts together."""
         decisive, known = self.decisive, facts.states
-        found: bool | None = not decisive
+        whole: bool | None = not decisive
         for part in self.parts:
             state = known[part] if part in known else part.state(facts)
             if state is decisive:
                 return state
             if state is None:
-                found = None
-        return found
+                whole = None
+        return whole
 
     def lacks(self, facts: Facts) -> frozenset[str]:
         """Return what is missing for it."""
@@ -176,5 +178,10 @@ def reaches(value: float | None, least: float) -> bool | None:
 
 
 def fact(*evidence: str) -> Callable[[Callable[[Facts], bool | None]], Predicate]:
-    """Make a predicate of a function of the facts, which rests on `evidence`: signals of a page, or sources."""
-    return partial(Fact, evidence=frozenset(evidence))
+    """Make a `Fact` of the function that follows."""
+    return lambda compute: Fact(compute, *evidence)
+
+
+def below(value: float | None, bound: float) -> bool | None:
+    """Return whether a value is smaller; None where it is not known."""
+    return None if value is None else value < bound

@@ -5,31 +5,24 @@ from __future__ import annotations
 from typing import Final
 
 from kvpressure.diagnosis.facts import Facts
-from kvpressure.diagnosis.predicates import Shared, fact, reaches
+from kvpressure.diagnosis.predicates import Fact, Shared, below, fact, reaches
 from kvpressure.diagnosis.predicates.queue import queued
 from kvpressure.diagnosis.predicates.room import cache_may_hold_queue
+from kvpressure.signals.baseline import KV_USAGE, STEP_TOKENS
 
 MOSTLY_ANSWERS_RATIO: Final = 0.5
 """Below, fewer tokens are computed of prompts than of answers."""
 MOSTLY_PROMPTS_RATIO: Final = 0.5
 
 
-@fact("steps")
-def at_cap(facts: Facts) -> bool | None:
-    """Return whether a fixed cap limits the batch; None where a full cache may as well."""
-    return None if facts.window.fit.cap_untold else facts.window.fit.at_cap
+at_cap = Fact(lambda facts: None if facts.window.fit.cap_untold else facts.window.fit.at_cap, "steps")
+"""Whether a fixed cap limits the batch; None where a full cache may as well."""
 
+refilled = Fact(lambda facts: facts.window.fit.refilled)
+"""Whether enough requests have come to tell a limit of the scheduler from those that are in the batch."""
 
-@fact()
-def refilled(facts: Facts) -> bool:
-    """Return whether enough requests have come to tell a limit of the scheduler from those that are in the batch."""
-    return facts.window.fit.refilled
-
-
-@fact()
-def steady(facts: Facts) -> bool | None:
-    """Return whether the batch stays at its highest of the last ten minutes while requests wait."""
-    return reaches(facts.window.fit.steadiness, facts.thresholds.batch.at_cap_min_ratio)
+steady = Fact(lambda facts: reaches(facts.window.fit.steadiness, facts.thresholds.batch.at_cap_min_ratio))
+"""Whether the batch stays at its highest of the last ten minutes while requests wait."""
 
 
 @fact("declared")
@@ -54,10 +47,10 @@ def steps_full(facts: Facts) -> bool | None:
     return reaches(tokens, facts.thresholds.batch.prefill_full_step_min_tokens)
 
 
-@fact()
-def mostly_prefill(facts: Facts) -> bool | None:
-    """Return whether nearly all tokens computed are of prompts."""
-    return reaches(facts.window.throughput.prefill_ratio, facts.thresholds.batch.prefill_dominant_min_ratio)
+mostly_prefill = Fact(
+    lambda facts: reaches(facts.window.throughput.prefill_ratio, facts.thresholds.batch.prefill_dominant_min_ratio)
+)
+"""Whether nearly all tokens computed are of prompts."""
 
 
 @fact()
@@ -67,37 +60,33 @@ def mostly_decode(facts: Facts) -> bool | None:
     return None if ratio is None else ratio <= MOSTLY_ANSWERS_RATIO
 
 
-@fact("prefill_seconds")
-def prefills_overlap(facts: Facts) -> bool | None:
-    """Return whether there is never a moment without prompts to compute."""
-    return reaches(facts.window.throughput.prefilling, facts.thresholds.batch.prefill_busy_min_count)
+prefills_overlap = Fact(
+    lambda facts: reaches(facts.window.throughput.prefilling, facts.thresholds.batch.prefill_busy_min_count),
+    "prefill_seconds",
+)
+"""Whether there is never a moment without prompts to compute."""
 
+prompts_hold_up = Fact(
+    lambda facts: reaches(facts.window.throughput.held_up_ratio, facts.thresholds.batch.held_up_min_ratio)
+)
+"""Whether most of the time between tokens is spent in steps that prompts slow down."""
 
-@fact()
-def prompts_hold_up(facts: Facts) -> bool | None:
-    """Return whether most of the time between tokens is spent in steps that prompts slow down."""
-    return reaches(facts.window.throughput.held_up_ratio, facts.thresholds.batch.held_up_min_ratio)
+often_empty = Fact(lambda facts: below(facts.window.queue.demand, 1))
+"""Whether there is less than one request on average, so that at times there is nothing to compute."""
 
-
-@fact()
-def often_empty(facts: Facts) -> bool | None:
-    """Return whether there is less than one request on average, so that at times there is nothing to compute."""
-    demand = facts.window.queue.demand
-    return None if demand is None else demand < 1
-
-
-@fact()
-def slower(facts: Facts) -> bool | None:
-    """Return whether steps take much longer than healthy ones, over the newest polls."""
-    return reaches(facts.window.throughput.slowdown_factor, facts.thresholds.symptoms.latency_inflated_min_factor)
+slower = Fact(
+    lambda facts: reaches(
+        facts.window.throughput.slowdown_factor, facts.thresholds.symptoms.latency_inflated_min_factor
+    )
+)
+"""Whether steps take much longer than healthy ones, over the newest polls."""
 
 
 @fact("steps")
 def fuller(facts: Facts) -> bool | None:
     """Return whether steps compute many more tokens than healthy ones."""
-    healthy = facts.inputs.step_tokens_baseline
-    least = None if healthy is None else facts.thresholds.batch.step_fuller_min_factor * healthy
-    return None if least is None else reaches(facts.window.throughput.step_tokens, least)
+    healthy, step = facts.inputs.baseline.get(STEP_TOKENS), facts.window.throughput.step_tokens
+    return None if healthy is None else reaches(step, facts.thresholds.batch.step_fuller_min_factor * healthy)
 
 
 @fact("steps")
@@ -109,25 +98,22 @@ def reads_more(facts: Facts) -> bool | None:
     """
     window, thresholds = facts.window, facts.thresholds
     tokens, usage = window.throughput.step_tokens, window.kv_usage_ratio
-    healthy_tokens, healthy_usage = facts.inputs.step_tokens_baseline, facts.inputs.kv_usage_baseline
+    healthy_tokens, healthy_usage = (facts.inputs.baseline.get(name) for name in (STEP_TOKENS, KV_USAGE))
     slowdown = window.throughput.slowdown_factor
     if tokens is None or not healthy_tokens or not healthy_usage or usage is None or slowdown is None:
         return None
     return usage >= thresholds.batch.step_fuller_min_factor * healthy_usage and slowdown >= tokens / healthy_tokens
 
 
-@fact("gpu")
-def gpu_idle(facts: Facts) -> bool | None:
-    """Return whether its GPUs have been idle for much of the polls."""
-    utilization = facts.window.gpu_utilization_ratio
-    return None if utilization is None else utilization < facts.thresholds.gpu.compute_low_max_ratio
+gpu_idle = Fact(
+    lambda facts: below(facts.window.gpu_utilization_ratio, facts.thresholds.gpu.compute_low_max_ratio), "gpu"
+)
+"""Whether its GPUs have been idle for much of the polls."""
 
-
-@fact("gpu")
-def gpu_busy(facts: Facts) -> bool | None:
-    """Return whether its GPUs have been busy, which says only that some kernel runs: one request can show 100 %."""
-    return reaches(facts.window.gpu_utilization_ratio, facts.thresholds.gpu.compute_high_min_ratio)
-
+gpu_busy = Fact(
+    lambda facts: reaches(facts.window.gpu_utilization_ratio, facts.thresholds.gpu.compute_high_min_ratio), "gpu"
+)
+"""Whether its GPUs have been busy, which says only that some kernel runs: one request can show 100 %."""
 
 _slow_now = slower | queued
 
@@ -144,11 +130,10 @@ def slowed_by_cpu(facts: Facts) -> bool | None:
     return gpu_idle and reaches(facts.window.queue.demand, 1)
 
 
-@fact()
-def small_prompt_steps(facts: Facts) -> bool | None:
-    """Return whether steps with prompts compute so few tokens that no GPU is full of them."""
-    tokens = facts.window.throughput.prompt_step_tokens
-    return None if tokens is None else tokens < facts.thresholds.batch.prefill_full_step_min_tokens
+small_prompt_steps = Fact(
+    lambda facts: below(facts.window.throughput.prompt_step_tokens, facts.thresholds.batch.prefill_full_step_min_tokens)
+)
+"""Whether steps with prompts compute so few tokens that no GPU is full of them."""
 
 
 @fact()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvpressure.diagnosis.facts import Facts
-from kvpressure.diagnosis.predicates import Predicate, fact
+from kvpressure.diagnosis.predicates import Fact, Predicate, fact
 from kvpressure.diagnosis.predicates.queue import may_be_sessions, must_be_deferred
 from kvpressure.diagnosis.predicates.symptoms import REASONS
 
@@ -19,24 +19,18 @@ def asleep(facts: Facts) -> bool | None:
 
 def paused_by(word: str) -> Predicate:
     """Return a predicate: whether the engine was stopped on purpose in this way."""
-
-    @fact()
-    def paused(facts: Facts) -> bool:
-        return facts.window.progress.paused_by == word
-
-    return paused
+    return Fact(lambda facts: facts.window.progress.paused_by == word)
 
 
-@fact("log")
-def frozen_long(facts: Facts) -> bool:
-    """Return whether requests run, and nothing that work moves has moved for so long that it is no pause."""
-    return facts.window.progress.frozen_seconds >= facts.thresholds.progress.stuck_frozen_min_seconds
+frozen_long = Fact(
+    lambda facts: facts.window.progress.frozen_seconds >= facts.thresholds.progress.stuck_frozen_min_seconds, "log"
+)
+"""Whether requests run, and nothing that work moves has moved for so long that it is no pause."""
 
-
-@fact("log")
-def looping_long(facts: Facts) -> bool:
-    """Return whether requests run, the use of the cache falls and rises, and nothing has come out for so long."""
-    return facts.window.progress.looping_seconds >= facts.thresholds.progress.stuck_frozen_min_seconds
+looping_long = Fact(
+    lambda facts: facts.window.progress.looping_seconds >= facts.thresholds.progress.stuck_frozen_min_seconds, "log"
+)
+"""Whether requests run, the use of the cache falls and rises, and nothing has come out for so long."""
 
 
 @fact("generation_tokens", "prompt_tokens")
@@ -49,13 +43,13 @@ def computes_long_prompt(facts: Facts) -> bool | None:
     return long and progress.filled_ratio >= thresholds.progress.long_prompt_min_ratio
 
 
-@fact()
-def of_last_step(facts: Facts) -> bool:
-    """Return whether the page has been that of the last step for so long that there is none under way.
+of_last_step = Fact(
+    lambda facts: facts.window.progress.last_step_seconds >= facts.thresholds.progress.stuck_min_seconds
+)
+"""Whether the page has been that of the last step for so long that there is none under way.
 
-    That it hangs instead would not be seen.
-    """
-    return facts.window.progress.last_step_seconds >= facts.thresholds.progress.stuck_min_seconds
+That it hangs instead would not be seen.
+"""
 
 
 @fact()
@@ -65,10 +59,8 @@ def loops_longest(facts: Facts) -> bool:
     return window.progress.looping_seconds > 0 and window.progress.looping_seconds >= window.progress.frozen_seconds
 
 
-@fact()
-def nothing_runs(facts: Facts) -> bool:
-    """Return whether requests wait, and none has run for longer than a step's pause."""
-    return facts.window.progress.still_seconds >= facts.thresholds.progress.stuck_min_seconds
+nothing_runs = Fact(lambda facts: facts.window.progress.still_seconds >= facts.thresholds.progress.stuck_min_seconds)
+"""Whether requests wait, and none has run for longer than a step's pause."""
 
 
 @fact("log", REASONS)

@@ -5,18 +5,15 @@ from __future__ import annotations
 from typing import Final
 
 from kvpressure.diagnosis.facts import Facts
-from kvpressure.diagnosis.predicates import Shared, fact, reaches
+from kvpressure.diagnosis.predicates import Fact, Shared, fact, reaches
 from kvpressure.diagnosis.predicates.symptoms import REASONS
 from kvpressure.model.environment import DECODE, PREFILL
 
 MIN_POLLS: Final = 4
 """Fewer make no verdict, however far apart."""
 
-
-@fact()
-def always(facts: Facts) -> bool:  # noqa: ARG001 - as the others are called
-    """Return True: the last rule holds where no other does."""
-    return True
+always = Fact(lambda _: True)
+"""True: the last rule holds where no other does."""
 
 
 @fact()
@@ -27,22 +24,14 @@ def too_few_polls(facts: Facts) -> bool:
     return window.polls < thresholds.verdict.verdict_min_poll_count and not rare
 
 
-@fact("running")
-def activity_unknown(facts: Facts) -> bool:
-    """Return whether the page does not show whether there is anything to do."""
-    return facts.window.busy is None
+activity_unknown = Fact(lambda facts: facts.window.busy is None, "running")
+"""Whether the page does not show whether there is anything to do."""
 
+demand_unknown = Fact(lambda facts: facts.window.queue.demand is None, "running")
+"""Whether the page has no number of requests running, or none of those that wait."""
 
-@fact("running")
-def demand_unknown(facts: Facts) -> bool:
-    """Return whether the page has no number of requests running, or none of those that wait."""
-    return facts.window.queue.demand is None
-
-
-@fact()
-def busy(facts: Facts) -> bool | None:
-    """Return whether requests run or wait, or work was done."""
-    return facts.window.busy
+busy = Fact(lambda facts: facts.window.busy)
+"""Whether requests run or wait, or work was done."""
 
 
 @fact("running")
@@ -52,34 +41,24 @@ def somebody_runs(facts: Facts) -> bool | None:
     return None if queue.demand is None or queue.waiting is None else queue.demand > queue.waiting
 
 
-@fact(REASONS)
-def reasons_known(facts: Facts) -> bool:
-    """Return whether the page says whether requests wait for a place in the batch or were deferred."""
-    return facts.window.queue.reasons_known
+reasons_known = Fact(lambda facts: facts.window.queue.reasons_known, REASONS)
+"""Whether the page says whether requests wait for a place in the batch or were deferred."""
 
+queued = Fact(
+    lambda facts: reaches(facts.window.queue.waiting_ratio, facts.thresholds.queue.waiting_min_ratio), REASONS
+)
+"""Whether requests wait in most of the polls."""
 
-@fact(REASONS)
-def queued(facts: Facts) -> bool | None:
-    """Return whether requests wait in most of the polls."""
-    return reaches(facts.window.queue.waiting_ratio, facts.thresholds.queue.waiting_min_ratio)
+_in_nearly_every_poll = Fact(
+    lambda facts: reaches(facts.window.queue.waiting_ratio, facts.thresholds.room.starved_min_waiting_ratio)
+)
+"""Whether requests wait in nearly every poll."""
 
+waited_in_window = Fact(lambda facts: reaches(facts.inputs.value("requests_waiting"), 1))
+"""Whether a request or more waited on average over the whole window, which is longer than a verdict's."""
 
-@fact()
-def _in_nearly_every_poll(facts: Facts) -> bool | None:
-    """Return whether requests wait in nearly every poll."""
-    return reaches(facts.window.queue.waiting_ratio, facts.thresholds.room.starved_min_waiting_ratio)
-
-
-@fact()
-def waited_in_window(facts: Facts) -> bool | None:
-    """Return whether a request or more waited on average over the whole window, which is longer than a verdict's."""
-    return reaches(facts.inputs.value("requests_waiting"), 1)
-
-
-@fact()
-def any_waited_in_window(facts: Facts) -> bool | None:
-    """Return whether a request waited in any poll of the whole window."""
-    return reaches(facts.inputs.value("requests_waiting_max"), 1)
+any_waited_in_window = Fact(lambda facts: reaches(facts.inputs.value("requests_waiting_max"), 1))
+"""Whether a request waited in any poll of the whole window."""
 
 
 @fact()
@@ -96,17 +75,13 @@ def grows(facts: Facts) -> bool:
     return before is not None and now is not None and now > before
 
 
-@fact()
-def pool_fills(facts: Facts) -> bool:
-    """Return whether the KV cache fills at a rate that exhausts it: then a queue is no remainder of an earlier one."""
-    return facts.inputs.value("kv_exhaustion_seconds") is not None
+pool_fills = Fact(lambda facts: facts.inputs.value("kv_exhaustion_seconds") is not None)
+"""Whether the KV cache fills at a rate that exhausts it: then a queue is no remainder of an earlier one."""
 
-
-@fact(REASONS)
-def mostly_deferred(facts: Facts) -> bool | None:
-    """Return whether the engine has deferred most of the waiting requests."""
-    return reaches(facts.window.queue.deferred_ratio, facts.thresholds.queue.deferred_min_ratio)
-
+mostly_deferred = Fact(
+    lambda facts: reaches(facts.window.queue.deferred_ratio, facts.thresholds.queue.deferred_min_ratio), REASONS
+)
+"""Whether the engine has deferred most of the waiting requests."""
 
 queued_always = Shared(_in_nearly_every_poll & ~mostly_deferred.known_true())
 """Requests wait in nearly every poll, and are not mostly deferred."""
@@ -148,11 +123,11 @@ def finished_prompts_fill_the_cache(facts: Facts) -> bool | None:
     return most and reaches(transfer.held_seconds, thresholds.queue.held_for_transfer_min_seconds)
 
 
-@fact("external_queries")
-def may_fetch(facts: Facts) -> bool:
-    """Return whether a connector looks prompts up elsewhere, and the page does not say how many wait for it."""
-    window = facts.window
-    return window.queue.fetching_ratio is None and window.deferral.connector is True
+may_fetch = Fact(
+    lambda facts: facts.window.queue.fetching_ratio is None and facts.window.deferral.connector is True,
+    "external_queries",
+)
+"""Whether a connector looks prompts up elsewhere, and the page does not say how many wait for it."""
 
 
 @fact(REASONS)
@@ -193,10 +168,10 @@ def mostly_brought(facts: Facts) -> bool | None:
     )
 
 
-@fact("steps")
-def _for_many_steps(facts: Facts) -> bool | None:
-    """Return whether requests wait for many steps."""
-    return reaches(facts.window.queue.waited_steps, facts.thresholds.queue.put_off_min_step_count)
+_for_many_steps = Fact(
+    lambda facts: reaches(facts.window.queue.waited_steps, facts.thresholds.queue.put_off_min_step_count), "steps"
+)
+"""Whether requests wait for many steps."""
 
 
 @fact("prefill_seconds")
@@ -228,17 +203,15 @@ def remote_kv_shows(facts: Facts) -> bool:
     return (deferral.remote or facts.window.transfer.role == DECODE) and not deferral.offload
 
 
-@fact()
-def offload_shows(facts: Facts) -> bool:
-    """Return whether an offload tier is in use, and no connector to other engines."""
-    deferral = facts.window.deferral
-    return deferral.offload and not deferral.remote
+offload_shows = Fact(lambda facts: facts.window.deferral.offload and not facts.window.deferral.remote)
+"""Whether an offload tier is in use, and no connector to other engines."""
 
-
-@fact("fetching", "external_queries")
-def kv_from_elsewhere_possible(facts: Facts) -> bool:
-    """Return whether requests may wait for KV: a connector may be in use, and the page does not count those."""
-    return facts.window.deferral.connector is not False and facts.window.queue.fetching_ratio is None
+kv_from_elsewhere_possible = Fact(
+    lambda facts: facts.window.deferral.connector is not False and facts.window.queue.fetching_ratio is None,
+    "fetching",
+    "external_queries",
+)
+"""Whether requests may wait for KV: a connector may be in use, and the page does not count those."""
 
 
 @fact()
@@ -248,11 +221,8 @@ def slot_possible(facts: Facts) -> bool:
     return deferral.slots is not None and deferral.adapters_oversubscribed is not False
 
 
-@fact("encoder_queries")
-def image_possible(facts: Facts) -> bool:
-    """Return whether requests may wait for room for an image."""
-    return facts.window.deferral.images is not False
-
+image_possible = Fact(lambda facts: facts.window.deferral.images is not False, "encoder_queries")
+"""Whether requests may wait for room for an image."""
 
 several_kinds_possible = Shared(kv_from_elsewhere_possible | slot_possible | image_possible)
 """What is waited for may be something else than a grammar, which shows nowhere."""

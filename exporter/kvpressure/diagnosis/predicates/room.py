@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kvpressure.diagnosis.facts import Facts
-from kvpressure.diagnosis.predicates import Shared, fact, reaches
+from kvpressure.diagnosis.predicates import Fact, Shared, fact, reaches
 from kvpressure.diagnosis.predicates.queue import queued_always
 from kvpressure.diagnosis.predicates.symptoms import FIT, LENGTHS
 
@@ -14,39 +14,25 @@ MOSTLY_KEPT_RATIO: Final = 0.5
 
 _LONG_ANSWER: Final = (("prompt_tokens", "0.95"), ("output_tokens", "0.95"))
 
+fit_known = Fact(lambda facts: facts.window.fit.blocked_ratio is not None, *FIT)
+"""Whether the fit test could judge a poll."""
 
-@fact(*FIT)
-def fit_known(facts: Facts) -> bool:
-    """Return whether the fit test could judge a poll."""
-    return facts.window.fit.blocked_ratio is not None
+fit_uncertain = Fact(lambda facts: facts.window.fit.fit_unknown)
+"""Whether a request may cost so much more than its tokens that typical ones need not fit."""
 
+room_is_unseen = Fact(lambda facts: facts.window.fit.room_is_unseen, "waiting_room")
+"""Whether requests take room that the page does not count, so that none is known to fit."""
 
-@fact()
-def fit_uncertain(facts: Facts) -> bool:
-    """Return whether a request may cost so much more than its tokens that typical ones need not fit."""
-    return facts.window.fit.fit_unknown
-
-
-@fact("waiting_room")
-def room_is_unseen(facts: Facts) -> bool:
-    """Return whether requests take room that the page does not count, so that none is known to fit."""
-    return facts.window.fit.room_is_unseen
-
-
-@fact("kv_usage")
-def usage_known(facts: Facts) -> bool:
-    """Return whether the page says how much of the cache is in use."""
-    return facts.window.kv_usage_ratio is not None
-
+usage_known = Fact(lambda facts: facts.window.kv_usage_ratio is not None, "kv_usage")
+"""Whether the page says how much of the cache is in use."""
 
 _OF_HISTOGRAMS: Final = frozenset({"finished_prompts", "started", "steps", LENGTHS})
 """What a page has of histograms, their sums and counts included."""
 
-
-@fact(LENGTHS)
-def lengths_dropped(facts: Facts) -> bool:
-    """Return whether requests end and the page has no histogram: somebody on the way has dropped them."""
-    return bool(facts.window.queue.ended) and facts.inputs.signals.isdisjoint(_OF_HISTOGRAMS)
+lengths_dropped = Fact(
+    lambda facts: bool(facts.window.queue.ended) and facts.inputs.signals.isdisjoint(_OF_HISTOGRAMS), LENGTHS
+)
+"""Whether requests end and the page has no histogram: somebody on the way has dropped them."""
 
 
 @fact()
@@ -56,16 +42,13 @@ def cache_is_full(facts: Facts) -> bool:
     return usage is not None and usage >= facts.thresholds.symptoms.kv_full_min_ratio
 
 
-@fact()
-def was_full(facts: Facts) -> bool:
-    """Return whether the cache was as full in the whole window as where requests are preempted."""
-    return (facts.window.highest_kv_usage_ratio or 0.0) >= facts.thresholds.symptoms.kv_saturated_min_ratio
+was_full = Fact(
+    lambda facts: (facts.window.highest_kv_usage_ratio or 0.0) >= facts.thresholds.symptoms.kv_saturated_min_ratio
+)
+"""Whether the cache was as full in the whole window as where requests are preempted."""
 
-
-@fact("preemptions")
-def preemptions_counted(facts: Facts) -> bool:
-    """Return whether the page counts preemptions."""
-    return facts.window.preemption.burst_count is not None
+preemptions_counted = Fact(lambda facts: facts.window.preemption.burst_count is not None, "preemptions")
+"""Whether the page counts preemptions."""
 
 
 @fact()
@@ -75,34 +58,29 @@ def other_pool_full(facts: Facts) -> bool:
     return pool.usage_ratio >= max(usage, facts.thresholds.symptoms.kv_saturated_min_ratio)
 
 
-@fact()
-def capacity_known(facts: Facts) -> bool:
-    """Return whether the pool's size is known."""
-    return facts.inputs.value("kv_capacity_tokens") is not None
+capacity_known = Fact(lambda facts: facts.inputs.value("kv_capacity_tokens") is not None)
+"""Whether the pool's size is known."""
 
+mostly_watermark = Fact(lambda facts: (facts.window.fit.by_watermark_ratio or 0.0) >= MOSTLY_KEPT_RATIO)
+"""Whether most of the prompts that do not fit would but for what the watermark keeps free."""
 
-@fact()
-def mostly_watermark(facts: Facts) -> bool:
-    """Return whether most of the prompts that do not fit would but for what the watermark keeps free."""
-    return (facts.window.fit.by_watermark_ratio or 0.0) >= MOSTLY_KEPT_RATIO
+mostly_reserve = Fact(lambda facts: (facts.window.fit.by_reserve_ratio or 0.0) >= MOSTLY_KEPT_RATIO)
+"""Whether most of the prompts that do not fit would if no more was reserved than answers need."""
 
+longest_blocked = Fact(
+    lambda facts: reaches(
+        facts.window.fit.blocked_by_longest_ratio, facts.thresholds.symptoms.admission_blocked_min_ratio
+    ),
+    *FIT,
+)
+"""Whether one of the longest recent prompts does not fit."""
 
-@fact()
-def mostly_reserve(facts: Facts) -> bool:
-    """Return whether most of the prompts that do not fit would if no more was reserved than answers need."""
-    return (facts.window.fit.by_reserve_ratio or 0.0) >= MOSTLY_KEPT_RATIO
-
-
-@fact(*FIT)
-def longest_blocked(facts: Facts) -> bool | None:
-    """Return whether one of the longest recent prompts does not fit."""
-    return reaches(facts.window.fit.blocked_by_longest_ratio, facts.thresholds.symptoms.admission_blocked_min_ratio)
-
-
-@fact()
-def long_still_blocked(facts: Facts) -> bool | None:
-    """Return whether some of the long prompts still do not fit: a full pool empties in jumps."""
-    return reaches(facts.window.fit.blocked_by_long_ratio, facts.thresholds.symptoms.admission_unblocked_max_ratio)
+long_still_blocked = Fact(
+    lambda facts: reaches(
+        facts.window.fit.blocked_by_long_ratio, facts.thresholds.symptoms.admission_unblocked_max_ratio
+    )
+)
+"""Whether some of the long prompts still do not fit: a full pool empties in jumps."""
 
 
 @fact(*FIT)
@@ -114,16 +92,11 @@ def long_fits(facts: Facts) -> bool | None:
     return fit.blocked_by_long_ratio == 0.0
 
 
-@fact()
-def preempted(facts: Facts) -> bool:
-    """Return whether a request was preempted in the window."""
-    return facts.window.preemption.in_window
+preempted = Fact(lambda facts: facts.window.preemption.in_window)
+"""Whether a request was preempted in the window."""
 
-
-@fact()
-def preempted_in_long_window(facts: Facts) -> bool:
-    """Return whether a request was preempted in the longer window."""
-    return facts.window.preemption.in_long_window
+preempted_in_long_window = Fact(lambda facts: facts.window.preemption.in_long_window)
+"""Whether a request was preempted in the longer window."""
 
 
 @fact(*FIT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kvpressure.diagnosis.facts import Facts
-from kvpressure.diagnosis.predicates import Shared, fact
+from kvpressure.diagnosis.predicates import Fact, Shared, fact
 from kvpressure.diagnosis.predicates.queue import finished_prompts_fill_the_cache, may_be_sessions, may_fetch
 from kvpressure.diagnosis.predicates.symptoms import REASONS
 
@@ -23,16 +23,13 @@ def _no_prompt_grows(facts: Facts) -> bool:
     return facts.window.stall.filled_seconds >= facts.thresholds.progress.stuck_frozen_min_seconds
 
 
-@fact()
-def _silent(facts: Facts) -> bool:
-    """Return whether there is demand, and not one token has come out since anybody was served."""
-    return facts.window.stall.tokens == 0
+_silent = Fact(lambda facts: facts.window.stall.tokens == 0)
+"""Whether there is demand, and not one token has come out since anybody was served."""
 
-
-@fact()
-def given_up(facts: Facts) -> bool:
-    """Return whether computed prompts were dropped from the cache again, and nobody was served for so long."""
-    return facts.window.stall.falls >= 1 and _lasts(facts, facts.thresholds.progress.stuck_frozen_min_seconds)
+given_up = Fact(
+    lambda facts: facts.window.stall.falls >= 1 and _lasts(facts, facts.thresholds.progress.stuck_frozen_min_seconds)
+)
+"""Whether computed prompts were dropped from the cache again, and nobody was served for so long."""
 
 
 @fact()
@@ -43,27 +40,20 @@ def fills_the_pool(facts: Facts) -> bool:
     return full and stall.runs > 0 and _lasts(facts, thresholds.progress.stuck_prompt_min_seconds)
 
 
-@fact()
-def _stands(facts: Facts) -> bool:
-    """Return whether nobody was served for so long, and no prompt is being computed."""
-    return _lasts(facts, facts.thresholds.progress.stuck_trickle_min_seconds) and _no_prompt_grows(facts)
+_stands = Fact(
+    lambda facts: _lasts(facts, facts.thresholds.progress.stuck_trickle_min_seconds) and _no_prompt_grows(facts)
+)
+"""Whether nobody was served for so long, and no prompt is being computed."""
 
+_stands_for_minutes = Fact(
+    lambda facts: _lasts(facts, facts.thresholds.progress.stuck_deferred_min_seconds) and _no_prompt_grows(facts)
+)
+"""Whether it has lasted for so long that no transfer of KV and no grammar takes it."""
 
-@fact()
-def _stands_for_minutes(facts: Facts) -> bool:
-    """Return whether it has lasted for so long that no transfer of KV and no grammar takes it."""
-    return _lasts(facts, facts.thresholds.progress.stuck_deferred_min_seconds) and _no_prompt_grows(facts)
+_held_for_minutes = Fact(lambda facts: _lasts(facts, facts.thresholds.progress.stuck_held_min_seconds))
+"""Whether it has lasted for so long that no other side is still about to fetch what is held."""
 
-
-@fact()
-def _held_for_minutes(facts: Facts) -> bool:
-    """Return whether it has lasted for so long that no other side is still about to fetch what is held."""
-    return _lasts(facts, facts.thresholds.progress.stuck_held_min_seconds)
-
-
-@fact()
-def _something_runs(facts: Facts) -> bool:
-    return facts.window.stall.runs > 0
+_something_runs = Fact(lambda facts: facts.window.stall.runs > 0)
 
 
 @fact(REASONS)
@@ -114,22 +104,31 @@ def _slow_steps(facts: Facts) -> bool:
     return now is not None and before is not None and before <= facts.thresholds.progress.stuck_trickle_max_ratio * now
 
 
-@fact()
-def _alone_for_long(facts: Facts) -> bool:
-    """Return whether requests run, and nobody was served for longer than the longest prompt takes that is served."""
-    return facts.window.stall.runs > 0 and _lasts(facts, facts.thresholds.progress.long_prompt_alone_min_seconds)
+_alone_for_long = Fact(
+    lambda facts: facts.window.stall.runs > 0 and _lasts(facts, facts.thresholds.progress.long_prompt_alone_min_seconds)
+)
+"""Whether requests run, and nobody was served for longer than the longest prompt takes that is served."""
+
+_others_for_long = Fact(
+    lambda facts: facts.window.stall.runs > 1 and _lasts(facts, facts.thresholds.progress.stuck_trickle_min_seconds)
+)
+"""Whether requests run, and nobody was served for so long that those that have a token already notice."""
+
+_a_prompt_grows = Fact(
+    lambda facts: None if facts.window.kv_usage_ratio is None else not _no_prompt_grows(facts), "kv_usage"
+)
+"""Whether a prompt has been computed into the cache lately; None where its use is not known."""
 
 
 @fact()
-def _others_for_long(facts: Facts) -> bool:
-    """Return whether requests run, and nobody was served for so long that those that have a token already notice."""
-    return facts.window.stall.runs > 1 and _lasts(facts, facts.thresholds.progress.stuck_trickle_min_seconds)
+def only_errors(facts: Facts) -> bool:
+    """Return whether the server answered with many errors in the last minute, and not one token was computed.
 
-
-@fact("kv_usage")
-def _a_prompt_grows(facts: Facts) -> bool | None:
-    """Return whether a prompt has been computed into the cache lately; None where its use is not known."""
-    return None if facts.window.kv_usage_ratio is None else not _no_prompt_grows(facts)
+    Where a prompt was computed or a request served, errors are of some requests; what clients cancel is no error.
+    """
+    value, least = facts.inputs.value, facts.thresholds.progress.stuck_errors_min_count
+    tokens = [value("tokens_per_second", kind) for kind in ("prompt", "generation")]
+    return (value("failed_requests_per_second", "server_error") or 0.0) * 60 >= least and tokens == [0.0, 0.0]
 
 
 _own = ~finished_prompts_fill_the_cache.known_true()

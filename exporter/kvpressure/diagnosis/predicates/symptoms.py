@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kvpressure.diagnosis.facts import Facts
-from kvpressure.diagnosis.predicates import Predicate, fact
+from kvpressure.diagnosis.predicates import Fact, Predicate, fact
 
 REASONS: Final = "waiting_deferred"
 
@@ -16,12 +16,7 @@ FIT: Final = ("capacity_tokens", "computed_prompt_tokens", LENGTHS)
 
 def symptom(name: str, *evidence: str) -> Predicate:
     """Return a predicate: whether a symptom is there."""
-
-    @fact(*evidence)
-    def holds(facts: Facts) -> bool | None:
-        return facts.symptom(name)
-
-    return holds
+    return Fact(lambda facts: facts.symptom(name), *evidence)
 
 
 admission_blocked = symptom("admission_blocked", *FIT, REASONS)
@@ -54,7 +49,6 @@ def may_evict(facts: Facts) -> bool | None:
 frontend_slow = symptom("frontend_slow")
 
 cpu_pressed = symptom("cpu_pressed", "cpu")
-
 
 is_shedding_load = symptom("load_shed").known_true()
 """The engine refuses requests, at a limit that it was started with; one that never has is not judged."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 from kvpressure.diagnosis.facts import Facts, Inputs
@@ -65,16 +64,16 @@ def of_symptom(symptom: str) -> Grounds:
 
 def waiting(facts: Facts) -> str:
     """Return how many requests wait, as words."""
-    found = facts.window.queue.waiting
-    return "requests wait" if found is None else f"{number(round(found))} requests wait"
+    many = facts.window.queue.waiting
+    return "requests wait" if many is None else f"{number(round(many))} requests wait"
 
 
 def running_and_waiting(facts: Facts) -> str:
     """Return how many run and how many wait, as a sentence; "" where that is not known."""
-    demand, found = facts.window.queue.demand, facts.window.queue.waiting
-    if demand is None or found is None:
+    demand, queued = facts.window.queue.demand, facts.window.queue.waiting
+    if demand is None or queued is None:
         return ""
-    return f"{number(round(demand - found))} requests run, {number(round(found))} wait."
+    return f"{number(round(demand - queued))} requests run, {number(round(queued))} wait."
 
 
 def dropped(facts: Facts) -> str:
@@ -87,11 +86,3 @@ def expired(facts: Facts) -> str:
     """Return how many finished prompts expired because nobody fetched them, as a sentence; "" where none did."""
     many = facts.window.deferral.expired_transfers
     return f" {number(many)} finished prompts expired in the last minutes: nobody fetched them." if many else ""
-
-
-def clock(t: float) -> str:
-    """Return a time of day."""
-    try:
-        return datetime.fromtimestamp(t, UTC).strftime("%H:%M:%S UTC")
-    except (ValueError, OverflowError, OSError):
-        return "then"

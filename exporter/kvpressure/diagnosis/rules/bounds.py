@@ -15,6 +15,7 @@ from kvpressure.diagnosis.rules import of_symptom, rules_of, same
 from kvpressure.diagnosis.symptoms import estimated_work
 from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause
+from kvpressure.signals.baseline import KV_USAGE
 from kvpressure.signals.throughput import tokens_of_a_step
 
 _NO_CACHE: Final[Mapping[str, bool]] = {"admission_blocked": False, "preempting": False}
@@ -53,8 +54,9 @@ def _sequence_cap(facts: Facts) -> str:
     step = "" if computed is None else f", to which a step of about {number(round(computed))} tokens computes"
     kept = "reserve_ratio" in facts.inputs.signals and facts.window.fit.by_reserve_ratio is None
     also = ", or room that is kept for answers" if kept else ""
+    cap = facts.inputs.own_names.get("max_num_seqs", "max_num_seqs")
     return (
-        f"{_stays(facts)}; how many it may have was not to be read{like}. It is max_num_seqs, or the budget of "
+        f"{_stays(facts)}; how many it may have was not to be read{like}. It is {cap}, or the budget of "
         f"tokens of a step{step}{also}: they look the same."
     )
 
@@ -117,13 +119,10 @@ def _held_up(facts: Facts) -> str:
 
 
 def _context(facts: Facts) -> str:
-    usage, healthy = facts.window.kv_usage_ratio, facts.inputs.kv_usage_baseline
-    slowdown = facts.window.throughput.slowdown_factor
-    if not usage or not healthy or slowdown is None:
-        return ""
+    usage, slowdown = facts.window.kv_usage_ratio or 0.0, facts.window.throughput.slowdown_factor or 0.0
     return (
-        f"Steps that decode take {slowdown:.1f} times as long as healthy ones and read {usage / healthy:.1f} times as "
-        "much context; generated tokens have not grown with it."
+        f"Steps that decode take {slowdown:.1f} times as long as healthy ones and read "
+        f"{usage / facts.inputs.baseline[KV_USAGE]:.1f} times as much context; generated tokens have not grown with it."
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from kvpressure.diagnosis.facts import Facts, Inputs, sentence
-from kvpressure.diagnosis.predicates import Predicate, Shared, batch, fact, queue, reaches, room, symptoms
+from kvpressure.diagnosis.predicates import Fact, Predicate, Shared, batch, fact, queue, reaches, room, symptoms
 from kvpressure.diagnosis.rules import Grounds, Rule
 from kvpressure.diagnosis.symptoms import at_least
 from kvpressure.model.values import number
@@ -49,10 +49,8 @@ def _refused_ratio(window: VerdictWindow) -> float:
     return refused / (refused + (window.queue.ended or 0.0)) if refused else 0.0
 
 
-@fact()
-def refuses(facts: Facts) -> bool:
-    """Return whether the gateway refuses requests, more than a few."""
-    return _refused_ratio(facts.window) >= facts.thresholds.symptoms.load_shed_min_ratio
+refuses = Fact(lambda facts: _refused_ratio(facts.window) >= facts.thresholds.symptoms.load_shed_min_ratio)
+"""Whether the gateway refuses requests, more than a few."""
 
 
 @fact()
@@ -71,26 +69,19 @@ def by_kv_usage(facts: Facts) -> bool | None:
     return reaches(_queue(facts.window).kv_ratio, facts.thresholds.batch.at_cap_min_ratio)
 
 
-@fact()
-def waits_in_engine(facts: Facts) -> bool | None:
-    """Return whether requests wait in the engine too while the gateway holds others back."""
-    return reaches(_queue(facts.window).in_engine_ratio, facts.thresholds.queue.waiting_min_ratio)
-
+waits_in_engine = Fact(
+    lambda facts: reaches(_queue(facts.window).in_engine_ratio, facts.thresholds.queue.waiting_min_ratio)
+)
+"""Whether requests wait in the engine too while the gateway holds others back."""
 
 _held_there_alone: Final = held_at_gateway & ~waits_in_engine
 
 
-@fact()
-def holds_some(facts: Facts) -> bool:
-    """Return whether requests were queued at the gateway in any poll."""
-    return bool(_queue(facts.window).held_polls_ratio)
+holds_some = Fact(lambda facts: bool(_queue(facts.window).held_polls_ratio))
+"""Whether requests were queued at the gateway in any poll."""
 
-
-@fact()
-def cannot_read_engines(facts: Facts) -> bool:
-    """Return whether the gateway lacks current metrics of an engine in most polls with a queue."""
-    return _queue(facts.window).stale_engines >= facts.thresholds.queue.waiting_min_ratio
-
+cannot_read_engines = Fact(lambda facts: _queue(facts.window).stale_engines >= facts.thresholds.queue.waiting_min_ratio)
+"""Whether the gateway lacks current metrics of an engine in most polls with a queue."""
 
 _blind: Final = _held_there_alone & cannot_read_engines & ~by_kv_usage.known_true() & ~by_engine_queue.known_true()
 """What it cannot read counts as full, and this engine is not."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from kvpressure.diagnosis.facts import Facts, capital
-from kvpressure.diagnosis.predicates import Predicate, Shared, batch, fact, progress, queue, room, symptoms
+from kvpressure.diagnosis.predicates import Fact, Predicate, Shared, batch, progress, queue, room, symptoms
 from kvpressure.diagnosis.rules import Grounds, Rule, dropped, expired, nothing_to_say, of_symptom, same, waiting
 from kvpressure.diagnosis.score import EVICTION_SHOWS, KV_SHOWS
 from kvpressure.model.values import number
@@ -31,12 +31,8 @@ EXPECTS: Final[Mapping[str, bool]] = {
 EVICTION_EXPECTS: Final[Mapping[str, bool]] = {EVICTION_SHOWS: True, "gpu_compute_low": False}
 """No request has to wait, and steps full of prompts keep a GPU busy; whether answers are late depends on the load."""
 
-
-@fact()
-def _named_before(facts: Facts) -> bool:
-    """Return whether the verdict before named this cause."""
-    return facts.cause_before is Cause.KV_CACHE_PRESSURE
-
+_named_before = Fact(lambda facts: facts.cause_before is Cause.KV_CACHE_PRESSURE)
+"""Whether the verdict before named this cause."""
 
 _stays = Shared(_named_before & room.long_still_blocked & queue.queued & ~batch.at_cap)
 """A full pool empties in jumps: it is the limit while requests wait, no cap binds and some still do not fit."""
@@ -44,7 +40,6 @@ _stays = Shared(_named_before & room.long_still_blocked & queue.queued & ~batch.
 _full = symptoms.kv_saturated & (~room.fit_known | ~(batch.at_cap | queue.mostly_deferred.known_true()) | _stays)
 _limits = Shared(symptoms.admission_blocked | symptoms.preempting | _full | _stays)
 """The first condition of all rules that stand together."""
-
 
 _ERROR_SAID_RATIO: Final = 0.01
 _POOLS_SAID: Final = (1.5, 2.0, 4.0)

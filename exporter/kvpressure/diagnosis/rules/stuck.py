@@ -7,9 +7,9 @@ from typing import Final
 
 from kvpressure.diagnosis.facts import Facts
 from kvpressure.diagnosis.predicates import Predicate, progress, room, stall
-from kvpressure.diagnosis.rules import Grounds, Rule, clock, expired, rules_of, running_and_waiting
+from kvpressure.diagnosis.rules import Grounds, Rule, expired, rules_of, running_and_waiting
 from kvpressure.diagnosis.score import NOBODY_SERVED
-from kvpressure.model.values import number
+from kvpressure.model.values import clock, number
 from kvpressure.model.verdict import Cause
 
 _IN_MINUTES_SECONDS: Final = 120.0
@@ -33,7 +33,7 @@ def _standing(facts: Facts) -> str:
     """Return what stands still, and since when."""
     progress = facts.window.progress
     seconds, since = progress.standing_seconds, facts.standing_since
-    at = "" if since is None else f", since {clock(since)}"
+    at = "" if since is None else f", since {clock(since, 'then')}"
     longest = seconds if since is None else max(seconds, facts.t - since)
     stands = ", ".join(_STANDING.get(name, name) for name in progress.standing)
     return f"Stand still for {longest:.0f} s{at}: {stands}. {running_and_waiting(facts)}"
@@ -58,7 +58,7 @@ def _duration(seconds: float) -> str:
 def _nobody_served(facts: Facts) -> str:
     """Return since when nobody has been served, and who runs and waits."""
     stall = facts.window.stall
-    since = clock(facts.t - stall.seconds)
+    since = clock(facts.t - stall.seconds, "then")
     return f"No request has got its first token or ended for {_duration(stall.seconds)}, since {since}. " + (
         running_and_waiting(facts)
     )
@@ -121,6 +121,14 @@ def _crawling(facts: Facts) -> str:
     return f"{_trickle(facts)} A step takes {now:.1f} s, and took {before:.2g} s at its fastest."
 
 
+def _only_errors(facts: Facts) -> str:
+    rate = facts.inputs.value("failed_requests_per_second", "server_error") or 0.0
+    return (
+        f"In the last minute the server answered {number(rate)} requests/s with an error (5xx), and not one token was "
+        "computed."
+    )
+
+
 def _rule(name: str, detail: str, when: Predicate, grounds: Grounds) -> Rule:
     return Rule(f"stuck.{name}", Cause.STUCK, detail, when, grounds, _LASTS, has_lasted=True)
 
@@ -135,6 +143,7 @@ RULES: Final[tuple[Rule, ...]] = (
     _rule("silent", "looping", stall.silent_batch, _silent),
     _rule("crawling", "crawling", stall.crawls & ~progress.frozen_long, _crawling),
     _rule("trickle", "trickle", stall.trickles & ~progress.frozen_long, _trickle),
+    _rule("only_errors", "only_errors", stall.only_errors, _only_errors),
     *rules_of(
         Cause.STUCK,
         "stuck",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Final
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings
@@ -95,15 +94,12 @@ def engine_container(pod: Object, name: str = "", maps: Mapping[str, Object] | N
     if name:
         if name in containers:
             return containers[name]
-        close = get_close_matches(name, containers, n=1)
-        raise KubeError(
-            f"{where} has no container {name!r}; {f'did you mean {close[0]}?' if close else f'it has {names}'}"
-        )
+        raise KubeError(f"{where} has no container {name!r}; it has {names}")
     candidates = _candidates(pod, list(containers.values()))
     if len(candidates) == 1:
         return candidates[0]
     what = "several of them run" if candidates else "none of them is known to run"
-    raise KubeError(f"{where} has the containers {names}, and {what} an engine; choose one with --container")
+    raise KubeError(f"{where} has the containers {names}, and {what} an engine: name it in kvpressure.io/container")
 
 
 def _candidates(pod: Object, containers: Sequence[Container]) -> list[Container]:

@@ -1,14 +1,15 @@
 """PURE: the lines of a GPU child, read as reports.
 
 What comes is checked field by field: the child shares its memory with a vendor's library, and what it writes may be
-anything. Only the parent imports this, as pydantic takes more memory than all of the child.
+anything.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Final, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+import msgspec
+from msgspec import Meta, Struct
 
 from kvpressure.model.samples import GpuReport, GpuSample
 from kvpressure.printable import brief
@@ -20,20 +21,16 @@ MAX_REASONS: Final = 64
 
 _REASON: Final = "[a-z][a-z0-9_]{0,63}"  # a label's value: a stable word, and few of them
 
-_Moment: TypeAlias = Annotated[float, Field(ge=0, le=1e11)]
-_Text: TypeAlias = Annotated[str, Field(max_length=512)]
-_Bytes: TypeAlias = Annotated[float, Field(ge=0, le=LARGEST_MEMORY_BYTES)]
-_Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
-_Reason: TypeAlias = Annotated[str, Field(pattern=f"^{_REASON}$")]
-_Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**53)]
-_Error: TypeAlias = Annotated[str, Field(max_length=4096, pattern=f"^{_REASON}(:|$)")]
+_Moment: TypeAlias = Annotated[float, Meta(ge=0, le=1e11)]
+_Text: TypeAlias = Annotated[str, Meta(max_length=512)]
+_Bytes: TypeAlias = Annotated[float, Meta(ge=0, le=LARGEST_MEMORY_BYTES)]
+_Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
+_Reason: TypeAlias = Annotated[str, Meta(pattern=f"^{_REASON}$")]
+_Count: TypeAlias = Annotated[int, Meta(ge=0, lt=2**53)]
+_Error: TypeAlias = Annotated[str, Meta(max_length=4096, pattern=f"^{_REASON}(:|$)")]
 
 
-class _Object(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
-
-
-class _Gpu(_Object):
+class _Gpu(Struct, forbid_unknown_fields=True):
     t: _Moment
     uuid: _Text
     index: _Text
@@ -42,7 +39,7 @@ class _Gpu(_Object):
     driver_version: _Text = ""
     memory_used_bytes: _Bytes | None = None
     memory_total_bytes: _Bytes | None = None
-    utilization: Annotated[tuple[_Share, ...], Field(max_length=MAX_READINGS)] = ()
+    utilization: Annotated[tuple[_Share, ...], Meta(max_length=MAX_READINGS)] = ()
     sm_active_ratio: _Share | None = None
     tensor_active_ratio: _Share | None = None
     dram_active_ratio: _Share | None = None
@@ -51,19 +48,22 @@ class _Gpu(_Object):
     memory_kind: _Text = "device"
 
 
-class _Report(_Object):
+class _Report(Struct, forbid_unknown_fields=True):
     t: _Moment
-    gpus: Annotated[list[_Gpu], Field(max_length=MAX_DEVICES)]
-    rejected: Annotated[dict[_Reason, _Count], Field(max_length=MAX_REASONS)] = {}
-    errors: Annotated[dict[_Text, _Error], Field(max_length=MAX_DEVICES)] = {}
+    gpus: Annotated[list[_Gpu], Meta(max_length=MAX_DEVICES)]
+    rejected: Annotated[dict[_Reason, _Count], Meta(max_length=MAX_REASONS)] = {}
+    errors: Annotated[dict[_Text, _Error], Meta(max_length=MAX_DEVICES)] = {}
+
+
+_DECODER: Final = msgspec.json.Decoder(_Report)
 
 
 def decode(line: bytes) -> GpuReport:
     """Return the report that `child.encode` wrote; raise ValueError for anything else."""
     try:
-        read = _Report.model_validate_json(line)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        why = brief(f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": "), 200)
-        raise ValueError(f"not a GPU report ({why}): {line[:80]!r}") from error
-    return GpuReport(read.t, tuple(GpuSample(**dict(gpu)) for gpu in read.gpus), read.rejected, read.errors)
+        read = _DECODER.decode(line)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        raise ValueError(f"not a GPU report ({brief(error, 200)}): {line[:80]!r}") from error
+    return GpuReport(
+        read.t, tuple(GpuSample(**msgspec.structs.asdict(gpu)) for gpu in read.gpus), read.rejected, read.errors
+    )

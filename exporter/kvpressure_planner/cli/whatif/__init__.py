@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from kvpressure.capacity.cards import CARDS
-from kvpressure.cli.access import KV_EVENTS_OF_PODS, access_option, kv_events_option, limit_option, pod_options
+from kvpressure.cli.access import KV_EVENTS_OF_PODS, access_option, context_option, kv_events_option, limit_option
 from kvpressure.cli.console import console, progress, show
 from kvpressure.cli.options import EXISTING_FILE, UsualFirst, together
 from kvpressure.cli.say import CANNOT_TELL, CliError, fail, say_json
@@ -89,9 +89,8 @@ _traffic_options = together(
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @_traffic_options
 @click.option("-n", "--namespace", default="", help="Kubernetes namespace of KIND/NAME.")
-@click.option("--container", default="", help="Its container, where several of the pod's may be the engine.")
 @kv_events_option
-@pod_options
+@context_option
 @access_option
 @limit_option
 def command(**options: Any) -> None:
@@ -143,7 +142,7 @@ def command(**options: Any) -> None:
 def _check(options: dict[str, Any]) -> None:
     if options["url"] is not None and options["trace"] is not None:
         raise click.UsageError("give an engine (ADDRESS or KIND/NAME) or --trace FILE, not both")
-    reached = [name for name in ("namespace", "container", "context", "port") if options[name]]
+    reached = [name for name in ("namespace", "context") if options[name]]
     if reached and not is_reference(options["url"] or ""):
         raise click.UsageError(f"--{reached[0]} is for a pod: name it as KIND/NAME, such as pod/llama-0")
     if options["kv_events_port"] is not None and (options["url"] is None or is_reference(options["url"])):

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
+from kvpressure.config.settings import ConfigError
+from kvpressure.config.settings.keys import validate
 from kvpressure.config.settings.kubernetes import KubernetesSettings, parse_selector
 
 
@@ -45,8 +46,8 @@ def test_a_label_selector_means_what_kubectl_means_by_it(selector: str, labels: 
 
 @pytest.mark.parametrize("selector", ["app=a b", "=x", "app in ()(", "app in vllm", "a b", ",", "app=vllm,", "app>3"])
 def test_what_is_no_label_selector_is_refused(selector: str) -> None:
-    with pytest.raises(ValidationError, match=r"is not a label selector|no label can have"):
-        KubernetesSettings(label_selector=selector)
+    with pytest.raises(ConfigError, match=r"is not a label selector|no label can have"):
+        validate(KubernetesSettings, {"label_selector": selector})
 
 
 @given(st.text(max_size=60))
@@ -75,14 +76,14 @@ def test_any_text_is_a_selector_or_a_value_error(text: str) -> None:
     ],
 )
 def test_a_setting_that_cannot_be_is_refused(key: str, value: Any) -> None:
-    with pytest.raises(ValidationError) as refused:
-        KubernetesSettings(**{key: value})
+    with pytest.raises(ConfigError) as refused:
+        validate(KubernetesSettings, {key: value})
     assert key in str(refused.value)
 
 
 def test_namespaces_may_be_a_list_or_one_text_and_enabled_a_yaml_boolean() -> None:
-    settings = KubernetesSettings(namespaces="llm, canary", enabled=True)  # type: ignore[arg-type]
+    settings = validate(KubernetesSettings, {"namespaces": "llm, canary", "enabled": True})
     assert settings.namespaces == ("llm", "canary")
     assert settings.enabled == "true"
-    assert KubernetesSettings(enabled=False).enabled == "false"  # type: ignore[arg-type]
-    assert KubernetesSettings(port_name="").port_name == ""
+    assert validate(KubernetesSettings, {"enabled": False}).enabled == "false"
+    assert validate(KubernetesSettings, {"port_name": ""}).port_name == ""

@@ -5,20 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
+from kvpressure.config.settings import ConfigError
+from kvpressure.config.settings.keys import validate
 from kvpressure.config.settings.model import HostSettings, LogFileSettings, LogsSettings
 
 
 @pytest.mark.parametrize(("written", "read"), [(True, "true"), (False, "false"), ("auto", "auto"), ("true", "true")])
 def test_the_switch_takes_words_and_yaml_booleans(written: object, read: str):
-    assert LogsSettings.model_validate({"enabled": written}).enabled == read
+    assert validate(LogsSettings, {"enabled": written}).enabled == read
 
 
 @pytest.mark.parametrize("written", ["yes", 1, None, "True"])
 def test_the_switch_takes_nothing_else(written: object):
-    with pytest.raises(ValidationError):
-        LogsSettings.model_validate({"enabled": written})
+    with pytest.raises(ConfigError):
+        validate(LogsSettings, {"enabled": written})
 
 
 def test_without_settings_the_usual_places_are_read():
@@ -38,10 +39,10 @@ def test_without_settings_the_usual_places_are_read():
     ],
 )
 def test_a_log_file_needs_a_target_and_one_place(entry: dict[str, str], said: str):
-    with pytest.raises(ValidationError, match=said):
-        LogFileSettings.model_validate(entry)
+    with pytest.raises(ConfigError, match=said):
+        validate(LogFileSettings, entry)
 
 
 @pytest.mark.parametrize("unit", ["vllm.service", "vllm@70b.service", r"dev-vllm\x2d1.service"])
 def test_units_of_all_spellings_are_taken(unit: str):
-    assert LogFileSettings(target="a", journal_unit=unit).journal_unit == unit
+    assert validate(LogFileSettings, {"target": "a", "journal_unit": unit}).journal_unit == unit

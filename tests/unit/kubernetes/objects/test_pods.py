@@ -12,6 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvpressure.config.settings.keys import validate
 from kvpressure.config.settings.kubernetes import KubernetesSettings
 from kvpressure.kubernetes.objects.pods import PodReader, PodRecord
 from kvpressure.model.environment import Termination
@@ -21,7 +22,7 @@ PODS = {file.stem: yaml.safe_load(file.read_text()) for file in (FIXTURES / "kub
 
 
 def read(pod: dict[str, Any], **settings: Any) -> PodRecord:
-    record = PodReader(KubernetesSettings(node_name="gpu-1", **settings)).read(pod)
+    record = PodReader(validate(KubernetesSettings, {"node_name": "gpu-1", **settings})).read(pod)
     assert record is not None
     return record
 

@@ -88,7 +88,6 @@ def server(info: Mapping[str, object], engine: str = "0") -> Server:
 def test_the_capacity_is_that_of_the_page_and_the_layers_are_alike(kind: str):
     info, tokens = KINDS[kind]
     (engine,) = read(page([server(info)], HEALTHY))
-    assert engine.cache is not None
     assert (engine.cache.capacity_tokens, engine.cache.layers_differ) == (tokens, False)
 
 
