@@ -49,8 +49,8 @@ _FOLDER: Final = Path(__file__).parents[1] / "runbooks"
 
 def names() -> tuple[str, ...]:
     """Return the alerts that have a runbook."""
-    found = (file.stem for file in _FOLDER.glob("*.md"))
-    return tuple(sorted(name for name in found if name != INDEX))
+    stems = (file.stem for file in _FOLDER.glob("*.md"))
+    return tuple(sorted(name for name in stems if name != INDEX))
 
 
 def source(name: str) -> str:

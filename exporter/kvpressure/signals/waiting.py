@@ -11,7 +11,6 @@ from typing import Final
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.family import json_value
 from kvpressure.model.record import record
-from kvpressure.model.values import Derived, known
 from kvpressure.signals.points import Point, Polls, mean
 from kvpressure.signals.windows import EngineWindow
 
@@ -174,11 +173,6 @@ def deferral_of(window: EngineWindow) -> Deferral:
         load_tokens_per_second=_speed(window, "offload_load_tokens", "offload_load_seconds"),
         prompt_tokens_per_second=_speed(window, "computed_prompt_tokens", "prefill_seconds"),
     )
-
-
-def derive(deferral: Deferral) -> Derived:
-    """Return `offload_hit_ratio`."""
-    return known({"offload_hit_ratio": deferral.offload_hit_ratio})
 
 
 _FAILED: Final = ("failed_loads", "unplaced_loads", "failed_transfers")
