@@ -39,6 +39,7 @@ def judged(reading: Reading) -> Derived:
             "role": {role: 1.0} if role else None,
             "held_for_transfer_tokens": newest.transfer.held_tokens,
             "offload_hit_ratio": newest.deferral.offload_hit_ratio,
+            "offload_loads_under_way": newest.deferral.loads,
         }
     )
 

@@ -82,6 +82,12 @@ def dropped(facts: Facts) -> str:
     return f" {number(many)} stores into it were dropped in the last minutes: it had no room." if many else ""
 
 
+def loading(facts: Facts) -> str:
+    """Return how many loads from an offload tier are under way, as a sentence; "" where none is, or not known."""
+    loads = facts.window.deferral.loads
+    return f" {number(loads)} loads from it are under way at a time." if loads else ""
+
+
 def expired(facts: Facts) -> str:
     """Return how many finished prompts expired because nobody fetched them, as a sentence; "" where none did."""
     many = facts.window.deferral.expired_transfers
