@@ -10,11 +10,13 @@ from dashboards.queries import (
     ENGINE,
     GPUS,
     MODELS,
+    PODS,
     SELECTOR,
     by_identity,
     cause_code,
     differing,
     engine,
+    images,
     lost_tokens,
     not_serving,
     of,
@@ -98,11 +100,12 @@ def _numbers() -> Row:
             ),
             rows(
                 "Replicas that do not serve",
-                "Targets that are not read, with the reason, and for how long; and engines that are stuck, of the last "
-                "hour.",
+                "Replicas that are gone or cannot be read, with how the last poll ended, and for how long; and those "
+                "that were stuck, of the last hour.",
                 [
                     Column("target", "string", width=300),
                     Column("cluster", "string"),
+                    Column("state", "string"),
                     Column("status", "string"),
                     Column("For", "s", 0),
                 ],
@@ -119,6 +122,23 @@ def _replicas() -> Row:
     return Row(
         "Replicas of one model",
         [
+            graph(
+                "Replicas by state",
+                "Serves: all requests are served; waits: some or all of them do; stuck: no progress; unreadable: its "
+                "metrics are not read; gone: no answer.",
+                "short",
+                Query(f"count by (state) ({of('replica_state', PODS)})", "{{state}}"),
+                stacked=True,
+            ),
+            graph(
+                "Requests that failed",
+                "Requests per second that got no whole answer: error and abort as the engine ended them (aborts are "
+                "mostly clients that gave up), server_error as its server answered.",
+                "short",
+                Query(recorded("failed_requests:rate5m"), f"{{{{kind}}}} {MODEL}"),
+                axis="requests/s",
+                none="no request has failed",
+            ),
             graph(
                 "Overflow that siblings have room for",
                 "Share of what is demanded of some replicas beyond what they have for which others of the same kind "
@@ -175,17 +195,21 @@ def _replicas() -> Row:
             ),
             rows(
                 "Versions",
-                "How many exporters run each version, and how many GPUs each driver. An engine's page has no version.",
+                "How many engines of a model run each image, whose tag is mostly their version; how many exporters run "
+                "each version, and how many GPUs each driver.",
                 [
+                    Column("model_name", "string"),
+                    Column("image", "string"),
                     Column("version", "string"),
                     Column("driver_version", "string"),
+                    Column("Engines", "short", 0),
                     Column("Exporters", "short", 0),
                     Column("GPUs", "short", 0),
                 ],
+                Query(images(), "Engines"),
                 Query(f"count by (version) ({of('build_info', GPUS)})", "Exporters"),
                 Query(f"count by (driver_version) ({of('gpu_info', GPUS)})", "GPUs"),
-                sort="version",
-                width=12,
+                sort="image",
             ),
         ],
     )
@@ -240,6 +264,8 @@ def _worst() -> Panel:
                 1,
                 thresholds=steps(GOOD, (limit("latency_inflated_min_factor"), BAD)),
             ),
+            Column("First token p95", "s", 2),
+            Column("Between tokens p95", "s", 3),
             Column("Tokens/s", "short", 0),
         ],
         Query(by_identity(engine("score_ratio")), "Score"),
@@ -249,6 +275,8 @@ def _worst() -> Panel:
         Query(by_identity(engine("requests_running")), "Running"),
         Query(by_identity(quantile("effective_batch_size_quantile", "0.95")), "Batch p95"),
         Query(by_identity(engine("latency_inflation_ratio", 'kind="e2e"')), "Latency factor"),
+        Query(by_identity(quantile("latency_seconds", "0.95", 'kind="ttft"')), "First token p95"),
+        Query(by_identity(quantile("latency_seconds", "0.95", 'kind="inter_token"')), "Between tokens p95"),
         Query(by_identity(rate("tokens_total", 'kind="generation"')), "Tokens/s"),
         sort="Score",
     )
@@ -281,6 +309,23 @@ def _models() -> Row:
                 lines=[Line(limit("latency_inflated_min_factor"), BAD)],
                 axis="times healthy",
                 none="no baseline yet: it takes a minute of healthy requests",
+            ),
+            *(
+                graph(
+                    title,
+                    f"p95 {what}, the slowest engine of each namespace and model.",
+                    "s",
+                    Query(recorded("latency_seconds:max", f'kind="{kind}"', 'quantile="0.95"'), MODEL),
+                    none="no request ended lately, or a profile without latencies",
+                )
+                for title, what, kind in (
+                    ("Time to first token of the slowest engine", "time from arrival to the first token", "ttft"),
+                    (
+                        "Time between tokens of the slowest engine",
+                        "time between two tokens of a request",
+                        "inter_token",
+                    ),
+                )
             ),
             graph(
                 "KV cache in use",

@@ -19,6 +19,7 @@ SHOWN: Final = f'{SELECTOR},{MODELS},target=~"$shown",engine=~"$engine"'
 """The worst of them, as many as a person can look at; what keeps a board as cheap with 10 000 engines as with one."""
 
 CONTAINERS: Final = f'{SELECTOR},cluster=~"$cluster",namespace=~"$namespace",pod=~"$pod"'
+PODS: Final = f'{SELECTOR},cluster=~"$cluster",namespace=~"$namespace"'
 GPUS: Final = f'{SELECTOR},cluster=~"$cluster"'
 """Series of GPUs, hosts and sources name no engine."""
 
@@ -91,17 +92,28 @@ def by_identity(expression: str) -> str:
 
 
 def not_serving() -> str:
-    """Return seconds for which targets have not been read, by status, and for which engines are stuck, of an hour."""
-    unread = of("target_status", GPUS, 'status!="read"') + " > 0"
+    """Return seconds for which replicas cannot be read or are gone, with the status, and are stuck, of an hour."""
+    lost = of("replica_state", PODS, 'state=~"unreadable|gone"')
+    unread = f"{lost} * on (cluster, instance, target) group_left (status) {of('target_status', PODS)}"
     since = of("source_last_success_timestamp_seconds", GPUS, 'source="engine"')
     started = of("process_start_time_seconds", GPUS)
-    stuck = of("bottleneck", CHOSEN, 'cause="stuck"')
+    stuck = of("replica_state", PODS, 'state="stuck"')
     return (
-        "max by (cluster, target, status) (\n"
+        "max by (cluster, target, state, status) (\n"
         f"  ({unread}) * on (cluster, instance, target) group_left () (time() - {since})\n"
         f"  or ({unread}) * on (cluster, instance) group_left () (time() - {started})\n"
-        f'  or label_replace(60 * count_over_time(({stuck} > 0)[1h:1m]), "status", "stuck", "", "")\n'
+        f"  or 60 * count_over_time({stuck}[1h:1m])\n"
         ")"
+    )
+
+
+def images() -> str:
+    """Return how many engines of each model run each container image, of those whose pod is known."""
+    image = f"max by (cluster, namespace, pod, image) ({of('container_info', PODS)})"
+    pods = "cluster, namespace, pod"
+    return (
+        f"count by (namespace, model_name, image) (\n  {of('engine_up', CHOSEN)}\n"
+        f"  * on ({pods}) group_left (image) topk by ({pods}) (1, {image})\n)"
     )
 
 

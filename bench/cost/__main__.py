@@ -59,12 +59,12 @@ def record() -> None:
     """Every situation as it is, and with room for all and nothing that goes wrong."""
     wishes = []
     for name, table in SITUATIONS.items():
-        made = {"seconds": SECONDS, **table}
-        roomy = {**made, "flags": {**table["flags"], "num_gpu_blocks": ROOM_FOR_ALL_BLOCKS}, "fault": []}
-        both = (("as-is", made), ("roomy", roomy))
+        as_is = {"seconds": SECONDS, **table}
+        roomy = {**as_is, "flags": {**table["flags"], "num_gpu_blocks": ROOM_FOR_ALL_BLOCKS}, "fault": []}
+        both = (("as-is", as_is), ("roomy", roomy))
         wishes += [{"name": name, "folder": str(FOLDER / kind), "table": one} for kind, one in both]
-    for name in answers("bench.cost.situations", wishes):
-        print(name, file=sys.stderr, flush=True)
+    for made in answers("bench.cost.situations", wishes):
+        print(made["name"], file=sys.stderr, flush=True)
 
 
 def judged(name: str) -> Row:

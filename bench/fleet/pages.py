@@ -6,8 +6,10 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Final
 
+from kvpressure.config.target import Target
 from kvpressure.exposition import Snapshot, text
 from kvpressure.exposition.profile import Profile
+from kvpressure.exposition.text import OwnProcess
 from kvpressure.model.view import EngineView
 from tests.support.snapshots import collapsed, healthy
 
@@ -23,15 +25,19 @@ def pages(engines: int, profile: Profile) -> Iterator[bytes]:
     sick = collapsed()
     for begin in range(0, engines, ENGINES_PER_NODE):
         numbers = range(begin, min(begin + ENGINES_PER_NODE, engines))
-        yield text.render(_node(sick, numbers, profile), openmetrics=False)
+        yield text.render(_node(sick, numbers, profile), openmetrics=False, own=[OwnProcess()])
 
 
 def _node(sick: Snapshot, numbers: range, profile: Profile) -> Snapshot:
-    one = sick.engines[0]
-    well = healthy(one)
+    well = healthy(sick.engines[0])
+    one = dataclasses.replace(sick.engines[0], step="add_replica")
     views = tuple(_named(one if number % SICK_ONE_IN == 0 else well, number) for number in numbers)
     sources = tuple(dataclasses.replace(sick.sources[0], target=view.key.target, up=True, errors={}) for view in views)
-    return dataclasses.replace(sick, engines=views, sources=sources, profile=profile)
+    targets = tuple(Target(view.key.target, namespace=view.namespace, pod=view.pod, created=1.0) for view in views)
+    exporter = {**sick.exporter, "targets": float(len(targets))}
+    return dataclasses.replace(
+        sick, engines=views, sources=sources, targets=targets, exporter=exporter, profile=profile
+    )
 
 
 def _named(view: EngineView, number: int) -> EngineView:

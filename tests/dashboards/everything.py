@@ -118,7 +118,8 @@ class Everything:
         cards = tuple(card for engine in self._engines for card in engine.cards(t))
         self._pipeline.on_gpus("nvml", GpuReport(t, cards))
         for engine in self._engines:
-            self._pipeline.on_page(engine.target, engine.reader.read(engine.server.page(t), t))
+            failed = f'http_requests_total{{handler="/v1/completions",status="5xx"}} {t - self._began}\n'
+            self._pipeline.on_page(engine.target, engine.reader.read(engine.server.page(t) + failed.encode(), t))
 
     def _sources(self, now: float, steps: int) -> Iterator[SourceHealth]:
         for engine in self._engines:
@@ -183,7 +184,9 @@ class _Process:
 
 def _environment(now: float, steps: int) -> Environment:
     container = ContainerId("chat", "vllm-0", "vllm")
-    state = ContainerState(container, now, restarts=steps // 8, termination=Termination("OOMKilled", 137))
+    state = ContainerState(
+        container, now, restarts=steps // 8, termination=Termination("OOMKilled", 137), image="vllm:v1"
+    )
     events = EventReport(container, {"BackOff": steps, "Unhealthy": 2 * steps})
     return Environment(
         containers={container: state},

@@ -22,12 +22,13 @@ IN: Final[dict[str, tuple[str, ...]]] = {
             *("KV pressure score of the worst engine", "KV cache in use", "Tokens/s generated and lost to pressure"),
             *("Tokens/s lost to pressure, by namespace and model", "Demand", "Preemptions"),
             "Memory-high-compute-low score of the worst engine",
+            *("Time to first token of the slowest engine", "Time between tokens of the slowest engine"),
         ),
         RECORDED,
     ),
     "Latency inflation of the worst engine": WITH_A_BASELINE,
     "Worst engines/F": WITH_REQUESTS,
-    "Worst engines/G": WITH_REQUESTS,
+    **dict.fromkeys(("Worst engines/G", "Worst engines/H", "Worst engines/I"), WITH_REQUESTS),
     # engine
     **dict.fromkeys(
         (
@@ -73,7 +74,7 @@ IN: Final[dict[str, tuple[str, ...]]] = {
             *(
                 "GPU activity: SM, tensor cores, DRAM",
                 "Overflow that siblings have room for",
-                "Replicas that do not serve",
+                *("Replicas that do not serve", "Requests that failed", "Versions/A"),
                 "Prefix cache hit ratio/B",
                 "Prefix cache hit ratio/C",
             ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from http import HTTPStatus
 
 import pytest
@@ -11,6 +12,9 @@ from kvpressure.exposition import Snapshot, text
 from kvpressure.exposition.families import address_of, target_values
 from kvpressure.model.samples import SourceHealth
 from kvpressure.model.target_status import STATUSES, Answering, http_reason, status_of
+from kvpressure.model.verdict import Cause, Diagnosis, Stage
+from kvpressure.model.view import Unreachable
+from tests.support.views import engine_view
 
 MAX_TEXT = 60
 
@@ -65,6 +69,30 @@ def test_a_server_that_is_recognised_and_not_read_is_neither() -> None:
 
 def test_a_page_that_is_read_is_no_trouble() -> None:
     assert target_values(Target("a", "http://a:1"), health("", up=True))["target_status"] == {"read": {"read": 1.0}}
+
+
+@pytest.mark.parametrize(
+    ("reason", "causes", "silent", "state"),
+    [
+        ("", (Cause.HEALTHY, Cause.HEALTHY), False, "serves"),
+        ("", (Cause.HEALTHY, Cause.KV_CACHE_PRESSURE), False, "waits"),
+        ("", (Cause.STUCK, Cause.KV_CACHE_PRESSURE), False, "stuck"),
+        ("http_500", (Cause.HEALTHY,), True, "unreadable"),
+        ("refused", (Cause.HEALTHY,), True, "gone"),
+        ("timeout", (), True, "gone"),
+        ("http_401", (), True, "unreadable"),
+        ("not_read", (), True, None),
+        ("pending", (), True, None),
+    ],
+)
+def test_the_state_of_a_replica_is_a_series_and_that_of_its_worst_rank(
+    reason: str, causes: tuple[Cause, ...], silent: bool, state: str | None
+) -> None:
+    verdicts = (Diagnosis(0.0, 0.0, cause, 1.0, None, Stage.NONE, {}) for cause in causes)
+    silence = Unreachable(9.0) if silent else None
+    views = [replace(engine_view(diagnosis=verdict), silence=silence) for verdict in verdicts]
+    values = target_values(Target("a", "http://a:1"), health(reason, up=not reason), views)
+    assert values["replica_state"] == (state and {state: 1.0})
 
 
 def test_texts_are_a_closed_table_without_what_servers_say() -> None:

@@ -26,7 +26,7 @@ UNITS = re.compile(
 """What the name of a gauge, of a histogram or of quantiles ends in, but for states."""
 
 STATES = re.compile(
-    r"(symptom|bottleneck|role|node_memory_pressure|recommended_action|engine_up|source_up|"
+    r"(symptom|bottleneck|role|replica_state|node_memory_pressure|recommended_action|engine_up|source_up|"
     r"target_(listed|answering|status)|gpu_utilization_valid|config_last_reload_successful|limit_declared)"
 )
 """0 or 1, or 1 for the label that holds."""

@@ -35,7 +35,7 @@ EXPRESSIONS = [(alert.name, alert.rule["expr"]) for alert in ALERTS] + list(reco
 DEFAULT = """
 KVPressureCacheTooSmall KVPressureEngineStuck KVPressureEngineNotAnswering KVPressureReplicasFailing
 KVPressureExporterDown KVPressureNotScaledUp KVPressureQueueNotServed KVPressureReplicasUneven
-KVPressureTargetUnreadable"""
+KVPressureTargetUnreadable KVPressureEngineRestarting"""
 MAX_RULES = 20
 """Mimir's default of `ruler_max_rules_per_rule_group`."""
 PROMETHEUS_LABELS = {"job", "instance", "cluster"}

@@ -73,5 +73,10 @@ def healthy(view: EngineView) -> EngineView:
     symptoms = {name: dataclasses.replace(one, state=False) for name, one in view.diagnosis.symptoms.items()}
     cause = type(view.diagnosis.cause).HEALTHY
     diagnosis = dataclasses.replace(view.diagnosis, symptoms=symptoms, cause=cause, score=0.0)
-    calm = {"memory_high_compute_low_ratio": 0.0, "requests_waiting": 0.0, "admission_blocked_ratio": 0.0}
-    return dataclasses.replace(view, diagnosis=diagnosis, derived=view.derived | calm)
+    measured = (
+        "memory_high_compute_low_ratio",
+        "requests_waiting",
+        "admission_blocked_ratio",
+        "queue_unserved_seconds",
+    )
+    return dataclasses.replace(view, diagnosis=diagnosis, derived=view.derived | dict.fromkeys(measured, 0.0))

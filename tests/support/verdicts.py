@@ -49,8 +49,11 @@ def facts(made: Inputs, before: Cause = Cause.HEALTHY) -> Facts:
 
 
 def rule(made: Inputs, before: Cause = Cause.HEALTHY) -> Rule:
-    """The rule that wins."""
-    return judge(facts(made, before)).rule
+    """The rule that wins; what it says are sentences, or nothing."""
+    found = facts(made, before)
+    won = judge(found).rule
+    assert won.grounds(found)[-1:] in ("", ".")
+    return won
 
 
 def grounds(made: Inputs) -> tuple[str, str]:

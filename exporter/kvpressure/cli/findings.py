@@ -69,7 +69,7 @@ class Finding:
         """The exit code for this engine alone."""
         if self.cause is NOT_KNOWN:
             return CANNOT_TELL
-        return HEALTHY if self.cause in CALM and self.state is not ReplicaState.STUCK else LIMITED
+        return HEALTHY if self.cause in CALM else LIMITED
 
 
 def exit_code(findings: Iterable[Finding]) -> int:

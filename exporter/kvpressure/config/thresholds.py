@@ -158,6 +158,7 @@ class Progress:
     stuck_held_min_seconds: float
     stuck_deferred_min_count: float
     stuck_prompt_min_seconds: float
+    stuck_errors_min_count: float
     long_prompt_alone_min_seconds: float
     long_prompt_min_seconds: float
     long_prompt_min_ratio: float

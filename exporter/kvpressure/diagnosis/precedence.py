@@ -23,6 +23,7 @@ PRECEDENCE: Final = (
     "stuck.silent",
     "stuck.crawling",
     "stuck.trickle",
+    "stuck.only_errors",
     # Nothing can be judged.
     "unknown.too_few_polls",
     "unknown.no_activity",

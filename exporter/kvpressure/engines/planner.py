@@ -121,7 +121,9 @@ def make_plan(table: Table, series: Sequence[Series]) -> Plan | None:
         return None
     spelling = spelled.most_common(1)[0][0]
     own = {name: table.prefix + name.removeprefix(spelling) for name, found in spellings.items() if found == spelling}
-    index = _Index(_named(slots, own), table)
+    # What is of the whole server may lack the labels that its engines have, and is none of them.
+    of_server = {name for row in (*table.server_gauges, *table.server_counters) for name in row.names}
+    index = _Index(_named(slots, {name: of for name, of in own.items() if of not in of_server}), table)
     facts = PageFacts(len({index.engine(one) for one in index.infos}), index.labelled, index.names)
     server = [_of_server(rows, slots, own) for rows in (table.server_gauges, table.server_counters)]
     worker = worker_of(slots)

@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kvpressure.advice import limits
@@ -24,32 +25,14 @@ from kvpressure.model.family import (
     source_family,
     target_family,
 )
+from kvpressure.model.plugins import exported
 from kvpressure.model.samples import SourceHealth
-from kvpressure.model.target_status import status_of
+from kvpressure.model.target_status import ReplicaState, replica_state, status_of, status_of_silent
 from kvpressure.model.values import Derived, Value, known
 from kvpressure.model.verdict import Cause, Diagnosis
 from kvpressure.model.view import EngineView
 from kvpressure.net.urls import typed_address
 from kvpressure.runtimes.registry import RUNTIMES
-from kvpressure.signals import (
-    batch,
-    cost,
-    estimates,
-    eviction,
-    gpu,
-    kv,
-    kv_events,
-    latency,
-    prefix_cache,
-    queue_wait,
-    residency,
-    saturation,
-    throughput,
-    traffic,
-    transfer,
-    waiting,
-)
-from kvpressure.signals.optional import optional_groups
 from kvpressure.simulation import unconstrained
 
 MAX_STEP_TEXT: Final = 45
@@ -85,6 +68,12 @@ TARGETS: Final = (
         "route; absent before the first poll.",
     ),
     target_family("target_status", "1 for how the last poll ended, and that in words.", "status", "text"),
+    target_family(
+        "replica_state",
+        "1 for what the replica does: serves, waits (all or some of its requests do), stuck, unreadable or gone; of "
+        "several engines behind the address the worst. Absent where that is not known.",
+        "state",
+    ),
     target_family("target_info", "1; what to type after kvpressure triage to reach the target.", "address"),
     target_family("target_created_timestamp_seconds", "Unix time at which the target's pod was made."),
 )
@@ -100,6 +89,11 @@ SOURCES: Final = (
 
 CONTAINERS: Final = (
     container_family("container_restarts_total", "Restarts of an engine's container."),
+    container_family(
+        "container_info",
+        "1; image of an engine's container, whose tag is mostly the version: no engine's page has that.",
+        "image",
+    ),
     container_family(
         "container_last_termination_info",
         "1; last termination of the container: OOMKilled (137) is host memory, Error is an exit of the engine itself.",
@@ -140,39 +134,19 @@ EXPORTER: Final = (
 )
 
 _DECLARED: Final[tuple[Family, ...]] = (
-    *batch.FAMILIES,
-    *kv.FAMILIES,
-    *prefix_cache.FAMILIES,
-    *eviction.FAMILIES,
-    *(family for group in optional_groups() for family in group.families),
-    *residency.FAMILIES,
-    *kv_events.FAMILIES,
-    *traffic.REFUSALS,
-    *traffic.FAILURES,
-    *latency.FAMILIES,
-    *throughput.FAMILIES,
-    *cost.FAMILIES,
-    *estimates.FAMILIES,
-    *throughput.PLATEAU,
-    *saturation.FAMILIES,
-    *queue_wait.FAMILIES,
+    *itertools.chain(*exported("kvpressure.signals", "FAMILIES")),
     *unconstrained.FAMILIES,
-    *traffic.FAMILIES,
-    *transfer.FAMILIES,
-    *waiting.FAMILIES,
-    *gpu.FAMILIES,
     *VERDICTS,
     *limits.FAMILIES,
     *TARGETS,
-    *gpu.GPU_FAMILIES,
     *SOURCES,
     *CONTAINERS,
     *EXPORTER,
 )
-FAMILIES: Final = tuple(one for one in _DECLARED if one.type != JSON_ONLY)
+FAMILIES: Final = tuple(family for family in _DECLARED if family.type != JSON_ONLY)
 """In the order in which they are exported."""
 
-JSON_VALUES: Final = tuple(one for one in _DECLARED if one.type == JSON_ONLY)
+JSON_VALUES: Final = tuple(family for family in _DECLARED if family.type == JSON_ONLY)
 """Values of engines that are in the JSON and not on the page."""
 
 STABLE: Final = frozenset(
@@ -180,6 +154,7 @@ STABLE: Final = frozenset(
         "bottleneck",
         "bottleneck_info",
         "build_info",
+        "container_last_termination_info",
         "container_restarts_total",
         "demand_replicas",
         "effective_batch_size",
@@ -254,13 +229,16 @@ def cause_text(diagnosis: Diagnosis) -> str:
     return row.details.get(diagnosis.detail, row.label)
 
 
-def target_values(target: Target, health: SourceHealth) -> Mapping[str, object]:
-    """Return the values of the families of targets."""
+def target_values(target: Target, health: SourceHealth, views: Sequence[EngineView] = ()) -> Mapping[str, object]:
+    """Return the values of the families of targets; `views` are those of its engines, silent ones among them."""
     status = status_of(health)
+    states = [replica_state(view, status_of_silent(health)) for view in views] or [replica_state(None, status)]
+    worst = max(filter(None, states), key=[*ReplicaState].index, default=None)
     return {
         "target_listed": 1.0,
         "target_answering": status.answering.value,
         "target_status": {status.word: {status.text: 1.0}},
+        "replica_state": None if worst is None else {worst.value: 1.0},
         "target_info": {address_of(target): 1.0},
         "target_created_timestamp_seconds": target.created,
     }
@@ -311,6 +289,8 @@ def container_values(environment: Environment) -> Mapping[ContainerId, Mapping[s
         found[key] = values
         if (state := environment.containers.get(key)) is not None:
             values["container_restarts_total"] = float(state.restarts)
+            if state.image:
+                values["container_info"] = {state.image: 1.0}
             if (ended := state.termination) is not None:
                 values["container_last_termination_info"] = {ended.reason: {str(ended.exit_code): 1.0}}
         if (log := environment.logs.get(key)) is not None:

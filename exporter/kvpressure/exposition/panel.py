@@ -30,7 +30,7 @@ from kvpressure.exposition.wording import (
 from kvpressure.model.action import Action
 from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.samples import SourceHealth
-from kvpressure.model.target_status import ReplicaState, replica_state, status_of_silent
+from kvpressure.model.target_status import replica_state, status_of_silent
 from kvpressure.model.values import at, clock
 from kvpressure.model.verdict import Cause, Diagnosis, Stage
 from kvpressure.model.view import CALM, EngineKey, EngineView, GpuView, cause_of, role_of
@@ -83,8 +83,7 @@ def engine_panel(
     diagnosis, silence = view.diagnosis, view.silence
     cause = cause_of(view)
     status = status_of_silent(unread)
-    state = replica_state(view, status)
-    calm = cause in CALM and silence is None and state is not ReplicaState.STUCK
+    calm = cause in CALM and silence is None
     numbered = [replace(action, order=order) for order, action in enumerate(actions, 1)]
     key, since = ident(view.key), diagnosis.since if diagnosis else 0.0
     return {
@@ -100,7 +99,7 @@ def engine_panel(
         "missing": diagnosis.missing if diagnosis else (),
         "calm": calm,
         "silent": f"{status.state} for {duration(silence.seconds)}" if silence else "",
-        "state": state or "",
+        "state": replica_state(view, status) or "",
         "failures": failures_text(view.derived),
         "error": unread.error if unread else "",
         "uncharted": past is None,

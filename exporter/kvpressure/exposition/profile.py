@@ -59,6 +59,7 @@ _FLEET: Final = frozenset(
         "source_up",
         "source_errors_total",
         "container_restarts_total",
+        "container_info",
         "container_last_termination_info",
         "log_events_total",
     }

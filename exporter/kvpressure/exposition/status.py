@@ -17,7 +17,7 @@ from kvpressure.model.catalogue import CATALOGUE, NOT_KNOWN
 from kvpressure.model.codec import engine_json, gpu_json, unread_json
 from kvpressure.model.samples import ENGINE_SOURCE, SourceHealth
 from kvpressure.model.schemas.diagnosis import VERSION
-from kvpressure.model.target_status import READ, STATUSES, ReplicaState, replica_state, status_of, status_of_silent
+from kvpressure.model.target_status import status_of, status_of_silent
 from kvpressure.model.values import clock
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import CALM, EngineView, cause_of, worst_first
@@ -171,9 +171,6 @@ def _headline(snapshot: Snapshot) -> str:
     if not total:
         return "no engine is configured or found"
     troubles = Counter(CATALOGUE[cause_of(view)].label for view in snapshot.engines if cause_of(view) not in CALM)
-    calm = (replica_state(view, STATUSES[READ]) for view in snapshot.engines if cause_of(view) in CALM)
-    if failing := sum(state is ReplicaState.STUCK for state in calm):
-        troubles["answering with errors only"] = failing
     healths = {health.target: health for health in snapshot.sources if health.source == ENGINE_SOURCE}
     silent = (status_of(healths[view.key.target]) for view in snapshot.silent if view.key.target in healths)
     unread = (*silent, *map(status_of, snapshot.unread))

@@ -7,6 +7,7 @@ Accept-Encoding headers choose the format.
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -24,6 +25,7 @@ from kvpressure.exposition import Snapshot, profile
 from kvpressure.exposition.families import container_values, engine_values, source_values, target_values
 from kvpressure.model.family import Family, Scope
 from kvpressure.model.samples import HistogramSample
+from kvpressure.model.view import EngineView
 from kvpressure.printable import distinct
 
 TEXT = CONTENT_TYPE_PLAIN_0_0_4
@@ -131,13 +133,19 @@ class SnapshotCollector:
 
 
 def _by_scope(snapshot: Snapshot) -> dict[Scope, list[Described]]:
+    views: defaultdict[str, list[EngineView]] = defaultdict(list)
+    for view in snapshot.known:
+        views[view.key.target].append(view)
     return {
         Scope.ENGINE: [
             (_labels(Scope.ENGINE, view.labels), profile.shown(snapshot.profile, engine_values(view)))
             for view in snapshot.known
         ],
         Scope.TARGET: [
-            (_labels(Scope.TARGET, (target.name, target.namespace, target.pod)), target_values(target, health))
+            (
+                _labels(Scope.TARGET, (target.name, target.namespace, target.pod)),
+                target_values(target, health, views.get(target.name, ())),
+            )
             for target, health in snapshot.polled
         ],
         Scope.GPU: [(_labels(Scope.GPU, view.labels), view.derived) for view in snapshot.gpus],

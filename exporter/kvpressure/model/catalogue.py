@@ -245,6 +245,7 @@ _ROWS: Final = (
             "deferred": "all requests stay deferred, and nothing comes of them",
             "trickle": "hardly a token is generated, and no request is admitted or ends",
             "crawling": "a step takes many times as long as before, and no request is admitted or ends",
+            "only_errors": "every request is answered with an error, whatever the health check says",
         },
     ),
     CauseRow(

@@ -62,7 +62,7 @@ class ContainerState:
     """One engine's container as the API server reports it.
 
     `runtime_id` is the runtime's own id without its scheme ("" before the container exists); `waiting_reason` is
-    "CrashLoopBackOff" and the like, "" while it runs.
+    "CrashLoopBackOff" and the like, "" while it runs. `image` is its image with the tag, "" where not known.
     """
 
     id: ContainerId
@@ -73,6 +73,7 @@ class ContainerState:
     started: float | None = None
     ready: bool | None = None
     waiting_reason: str = ""
+    image: str = ""
     termination: Termination | None = None
 
 

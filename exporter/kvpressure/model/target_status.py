@@ -127,18 +127,16 @@ class ReplicaState(StrEnum):
 def replica_state(view: EngineView | None, status: TargetStatus) -> ReplicaState | None:
     """Return the state of an engine; None where it is not known. `status` counts without a view, and for a silent one.
 
-    A paused engine waits, and so does one whose requests wait while the cause is not known. One whose server answers
-    every request with an error is stuck, however calm its page is: its health check may still say 200.
+    A paused engine waits, and so does one whose requests wait while the cause is not known.
     """
     if view is None or view.silence is not None:
         if view is None and not status.is_trouble:
             return None
         return ReplicaState.GONE if status.answering is Answering.NO else ReplicaState.UNREADABLE
     cause, queued = cause_of(view), (at(view.derived, "requests_waiting") or 0.0) >= 1
-    works = bool(at(view.derived, "tokens_per_second", "generation"))
-    fails = bool(at(view.derived, "failed_requests_per_second", "server_error"))
-    if CATALOGUE[cause].stands_still or (fails and not works):
+    if CATALOGUE[cause].stands_still:
         return ReplicaState.STUCK
     if cause in TROUBLE or cause is Cause.PAUSED or (cause is NOT_KNOWN and queued):
         return ReplicaState.WAITS
+    works = bool(at(view.derived, "tokens_per_second", "generation"))
     return ReplicaState.SERVES if works or cause is not NOT_KNOWN else None

@@ -72,12 +72,14 @@ PlanT = TypeVar("PlanT")
 class _Layout(Generic[PlanT]):
     """The last page: the text of its blocks, the blocks, and the values of all requested series in order.
 
+    The values of each block start at its place in `starts`.
     `used` is the number of the scan that read it last.
     """
 
     size_bytes: int
     texts: list[bytes]
     blocks: list[Block]
+    starts: list[int]
     values: list[float]
     plan: PlanT
     used: int = 0
@@ -123,28 +125,29 @@ class PageScanner(Generic[PlanT]):
     def _refresh(self, layout: _Layout[PlanT], texts: list[bytes]) -> bool:
         """Update `layout` to a page of as many blocks; False if its requested series differ."""
         for i in compress(range(len(texts)), map(ne, texts, layout.texts)):
-            block = layout.blocks[i]
-            if block.update(texts[i], layout.values):
+            block, start = layout.blocks[i], layout.starts[i]
+            layout.texts[i] = texts[i]
+            if block.update(texts[i], start, layout.values):
                 continue
             fresh, values = in_one_go(block_steps(texts[i], opens=i == 0, names=self._names))
             if fresh.series != block.series:
                 return False
-            fresh.start = block.start
-            layout.values[block.start : block.start + len(values)] = values
+            layout.values[start : start + len(values)] = values
             layout.blocks[i] = fresh
-        layout.texts = texts
         return True
 
     def _learn(self, texts: list[bytes]) -> Steps[_Layout[PlanT]]:
         blocks: list[Block] = []
+        starts: list[int] = []
         values: list[float] = []
         for i, text in enumerate(texts):
             block, found = yield from block_steps(text, opens=i == 0, names=self._names)
-            block.start = len(values)
+            texts[i] = block.text if block.text == text else text
             blocks.append(block)
+            starts.append(len(values))
             values += found
         series = tuple(series for block in blocks for series in block.series)
-        return _Layout(_size_bytes(texts, series), texts, blocks, values, self._make_plan(series))
+        return _Layout(_size_bytes(texts, series), texts, blocks, starts, values, self._make_plan(series))
 
     def _keep(self, layout: _Layout[PlanT]) -> None:
         """Keep the layout, and drop those long unused, and the oldest until the memory allows the rest."""

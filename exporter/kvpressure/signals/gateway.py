@@ -159,4 +159,4 @@ def derive(window: EngineWindow, _: Context) -> Derived:
     return known({"gateway_queue_requests": share, "gateway_queue_seconds": newest.get(_SECONDS)})
 
 
-OPTIONAL: Final = OptionalGroup("gateway", FAMILIES, with_gateways, gateway_queue, GatewayQueue(), derive)
+OPTIONAL: Final = OptionalGroup("gateway", with_gateways, gateway_queue, GatewayQueue(), derive)

@@ -14,7 +14,7 @@ from kvpressure.signals.context import Context, GpuWindow
 from kvpressure.signals.points import mean
 from kvpressure.signals.windows import EngineWindow
 
-GPU_FAMILIES: Final = (
+FAMILIES: Final = (
     gpu_family(
         "gpu_info", "1; device details as labels.", "name", "driver_version", "profile", "parent_uuid", "memory_kind"
     ),
@@ -27,6 +27,10 @@ GPU_FAMILIES: Final = (
     gpu_family("gpu_sm_active_ratio", "Share of time the streaming multiprocessors were active, mean over the window."),
     gpu_family("gpu_tensor_active_ratio", "Share of time the tensor pipes were active, mean over the window."),
     gpu_family("gpu_dram_active_ratio", "Share of the memory bandwidth in use, mean over the window."),
+    engine_family("engine_gpu_info", "1 for each GPU used by this engine only.", "gpu_uuid"),
+    engine_family("engine_gpu_memory_used_ratio", "Share of device memory used, maximum over the engine's GPUs."),
+    engine_family("engine_gpu_utilization_ratio", "Mean utilization of the engine's GPUs over the window."),
+    engine_family("memory_high_compute_low_ratio", "0 to 1: device memory high and compute low while there is demand."),
 )
 
 
@@ -45,14 +49,6 @@ def derive_gpu(window: GpuWindow) -> Derived:
             "gpu_dram_active_ratio": window.mean(lambda sample: sample.dram_active_ratio),
         }
     )
-
-
-FAMILIES: Final = (
-    engine_family("engine_gpu_info", "1 for each GPU used by this engine only.", "gpu_uuid"),
-    engine_family("engine_gpu_memory_used_ratio", "Share of device memory used, maximum over the engine's GPUs."),
-    engine_family("engine_gpu_utilization_ratio", "Mean utilization of the engine's GPUs over the window."),
-    engine_family("memory_high_compute_low_ratio", "0 to 1: device memory high and compute low while there is demand."),
-)
 
 
 def derive(window: EngineWindow, context: Context) -> Derived:

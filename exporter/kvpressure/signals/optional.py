@@ -1,4 +1,4 @@
-"""What optional sources add to an engine: a group of facts and its series, registered in the file that computes them.
+"""What optional sources add to an engine: a group of facts, registered in the file that computes it.
 
 A file in `signals/` exports it as `OPTIONAL`, and nothing else has to know of it but the rules that read the group.
 """
@@ -12,7 +12,6 @@ from typing import Any, Generic, TypeVar
 
 from kvpressure.config.target import Target
 from kvpressure.model.environment import EngineReport
-from kvpressure.model.family import Family
 from kvpressure.model.plugins import exported
 from kvpressure.model.samples import EngineSample
 from kvpressure.model.values import Derived
@@ -30,11 +29,11 @@ class OptionalGroup(Generic[GroupT]):
     `apply` gets a sample, its target, how many engines that has, and all reports; it returns the sample with gauges of
     what they say of it, and the share of the pool that is kept free for that, None where none is. `group` returns the
     facts out of the newest polls, None where nothing is reported now: `absent` stands for it then. `derive` returns the
-    values of `families`. Rules read the group as `VerdictWindow.optional.get(OPTIONAL.name, OPTIONAL.absent)`.
+    values of the file's `FAMILIES`. Rules read the group as
+    `VerdictWindow.optional.get(OPTIONAL.name, OPTIONAL.absent)`.
     """
 
     name: str
-    families: tuple[Family, ...]
     apply: Callable[[EngineSample, Target, int, Sequence[EngineReport]], tuple[EngineSample, float | None]]
     group: Callable[[Sequence[Point]], GroupT | None]
     absent: GroupT

@@ -31,9 +31,6 @@ FAMILIES: Final = (
     ),
     json_value("estimated_flops_per_second", "The rate of estimated_flops_total over the window."),
     json_value("estimated_memory_bytes_per_second", "The rate of estimated_memory_bytes_total over the window."),
-)
-
-PLATEAU: Final = (
     json_value("throughput_plateau", "1 while demand grows or queues and generated tokens per second do not grow."),
 )
 

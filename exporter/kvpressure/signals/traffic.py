@@ -47,6 +47,31 @@ FAMILIES: Final = (
         "request_output_tokens", "Output length of finished requests, interpolated to powers of two.", kind="histogram"
     ),
     engine_family("arrival_burstiness_ratio", "Maximum divided by mean of arrivals in five-second bins of the window."),
+    engine_family(
+        "requests_refused_total",
+        "Requests refused at a queue limit, as the engine counts them; absent until it refuses one.",
+    ),
+    json_value(
+        "requests_refused_per_second",
+        "Requests refused at a queue limit, per second over the window; absent until the engine refuses one.",
+    ),
+    engine_family(
+        "refused_request_ratio",
+        "Share of the requests sent that were refused at a queue limit, over the polls of the verdict.",
+    ),
+    engine_family(
+        "failed_requests_total",
+        "Requests that got no whole answer, as the page counts them. kind is error or abort, as the engine ended them "
+        "(most aborts are clients that gave up), or server_error, as the server answered (5xx; Dynamo: any error). A "
+        "request may be of two kinds; engines behind one address have the same server_error. Absent until the first "
+        "of a kind.",
+        "kind",
+    ),
+    json_value(
+        "failed_requests_per_second",
+        "The same per second, over the window.",
+        "kind",
+    ),
 )
 
 
@@ -135,45 +160,19 @@ def _arrivals(before: Point, after: Point) -> tuple[float, float | None]:
     return after.t, None if first is None or last is None else last - first
 
 
-REFUSALS: Final = (
-    engine_family(
-        "requests_refused_total",
-        "Requests refused at a queue limit, as the engine counts them; absent until it refuses one.",
-    ),
-    json_value(
-        "requests_refused_per_second",
-        "Requests refused at a queue limit, per second over the window; absent until the engine refuses one.",
-    ),
-    engine_family(
-        "refused_request_ratio",
-        "Share of the requests sent that were refused at a queue limit, over the polls of the verdict.",
-    ),
-)
-
-
-FAILURES: Final = (
-    json_value(
-        "failed_requests_per_second",
-        "Requests per second that got no whole answer, over the window: kind is error or abort, as the engine ended "
-        "them, or server_error, as its HTTP server answered (5xx); absent until the first of a kind.",
-        "kind",
-    ),
-)
+_FAILURES: Final = {"error": "failed", "abort": "aborted"}
 
 
 def derive_failures(window: EngineWindow, _: Context) -> Derived:
     """Return the requests that fail a second, of an engine that has ever failed any, by kind."""
     points = window.points
-    rates: dict[str, Value | None] = {
-        kind: points.rate(counter)
-        for kind, counter in (("error", "failed"), ("abort", "aborted"))
-        if window.newest(counter)
-    }
+    totals = {kind: total for kind, counter in _FAILURES.items() if (total := window.newest(counter))}
+    rates: dict[str, Value | None] = {kind: points.rate(_FAILURES[kind]) for kind in totals}
     if len(points) > 1 and (errors := points[-1].gauges.get("server_errors")):
         # A series with a status is not there before the first request that has it.
         before, seconds = points[0].gauges.get("server_errors", 0.0), points[-1].t - points[0].t
-        rates["server_error"] = max(0.0, errors - before) / seconds
-    return known({"failed_requests_per_second": known(rates) or None})
+        totals["server_error"], rates["server_error"] = errors, max(0.0, errors - before) / seconds
+    return known({"failed_requests_total": totals or None, "failed_requests_per_second": known(rates) or None})
 
 
 def derive_refusals(window: EngineWindow, _: Context) -> Derived:

@@ -82,10 +82,10 @@ def test_a_replica_that_serves_nothing_comes_before_all_else() -> None:
 
 
 def test_what_is_the_matter_beside_a_verdict_stands_below_the_lines() -> None:
-    failing, looping = replica(0, Cause.IDLE, 0.0), replica(1, Cause.HEALTHY, 0.2)
+    failing, looping = replica(0, Cause.STUCK, 0.0), replica(1, Cause.HEALTHY, 0.2)
     assert failing.view is not None
     assert looping.diagnosis is not None
-    derived = {**failing.view.derived, "failed_requests_per_second": {"server_error": 2.0}, "tokens_per_second": {}}
+    derived = {**failing.view.derived, "failed_requests_per_second": {"server_error": 2.0}}
     failing = replace(failing, view=replace(failing.view, derived=derived))
     restarts = Evidence("restarting", True, "4 server starts in ten minutes", 4.0, 3.0, "count")
     diagnosis = replace(looping.diagnosis, symptoms={"restarting": restarts})

@@ -62,6 +62,7 @@ WINS_NOWHERE = {
     "stuck.looping": _POLLS,
     "stuck.deferred": _POLLS,
     "stuck.silent": _POLLS,
+    "stuck.only_errors": "takes a server that fails; tests/unit/signals/test_traffic_failures.py has one",
     "kv.nothing_runs": _POLLS,
     "kv.stays": _POLLS,
     "healthy.drains": _POLLS,
@@ -111,11 +112,8 @@ def test_a_rule_that_no_recording_shows_wins_on_polls_made_for_it(name):
     assert rule(inputs(**ON_POLLS[name]), before).id == name
 
 
-def test_a_queue_before_anybody_has_ended_is_a_cold_start():
+def test_a_queue_before_anybody_has_ended_is_a_cold_start_where_the_use_of_the_cache_is_known():
     assert rule(inputs({"kv_capacity_tokens": 10_000.0})).id == "unknown.cold_start"
-
-
-def test_a_queue_on_a_page_without_the_use_of_the_cache_is_no_cold_start():
     assert rule(inputs({"kv_capacity_tokens": 10_000.0}, kv_usage_ratio=None)).id == "unknown.no_usage"
 
 

@@ -42,6 +42,16 @@ def test_where_nobody_waits_eviction_is_the_detail():
     assert "40% of the time" in said
 
 
+def test_what_kv_events_show_is_said_with_larger_pools_and_how_sure_it_is():
+    found = evicting()
+    shown = replace(EVICTED, by_events=True, error_ratio=0.05, hit_ratio_by_pool={1.5: 0.5, 2.0: 0.6})
+    assert grounds(replace(found, window=replace(found.window, eviction=shown)))[1] == (
+        "The cache turns over every 9 s. Prefix hits are 20%, and would have been 50% with 1.5 times the pool, 60% "
+        "with 2 times the pool. 75% of the prompt tokens computed (give or take 5% of that) had been evicted, which "
+        "takes 40% of the time (evidence: KV events)."
+    )
+
+
 def test_beside_requests_that_do_not_fit_both_are_said():
     detail, said = grounds(evicting(**BLOCKED))
     assert detail == "admission"

@@ -75,6 +75,7 @@ def test_a_long_page_is_learned_once() -> None:
 def test_long_pages_share_one_budget_and_never_take_an_ordinary_pages_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvpressure.promtext.lines._pair", lambda name, value: (name.decode(), value.decode()))
     monkeypatch.setattr("kvpressure.promtext.lines._shared", lambda head, series: (head, series))
+    monkeypatch.setattr("kvpressure.promtext.blocks._BLOCKS.get", lambda _: None)
     page = hostile(0)[: 1 * MIB].rpartition(b"\n")[0] + b"\n"
     memory = Memory()
     ordinary, learned = counted(memory)

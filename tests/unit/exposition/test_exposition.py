@@ -110,7 +110,7 @@ def test_what_surrounds_an_engine_is_shown_by_container_and_nothing_unknown_is(s
     ended = Termination("OOMKilled", 137, 90.0)
     around = Environment(
         containers={
-            key: ContainerState(key, 100.0, restarts=3, termination=ended),
+            key: ContainerState(key, 100.0, restarts=3, termination=ended, image="vllm/vllm-openai:v0.12.0"),
             other: ContainerState(other, 100.0),
         },
         logs={key: LogReport(key, 100.0, dict.fromkeys(LOG_KINDS, 0) | {"device_oom": 2})},
@@ -120,6 +120,8 @@ def test_what_surrounds_an_engine_is_shown_by_container_and_nothing_unknown_is(s
     page = text.render(dataclasses.replace(snapshot, environment=around), openmetrics=False).decode()
     where, here = 'container="vllm",', 'namespace="chat",pod="vllm-0"'
     assert f"kvpressure_container_restarts_total{{{where}{here}}} 3.0\n" in page
+    assert f'kvpressure_container_info{{{where}image="vllm/vllm-openai:v0.12.0",{here}}} 1.0\n' in page
+    assert page.count("\nkvpressure_container_info{") == 1  # absent where not known
     assert (
         f'kvpressure_container_last_termination_info{{{where}exit_code="137",{here},reason="OOMKilled"}} 1.0\n' in page
     )

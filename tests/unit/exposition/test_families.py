@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import pkgutil
 import re
-import sys
 from collections import Counter
+from importlib import import_module
 from types import ModuleType
 
 import pytest
@@ -17,53 +18,23 @@ from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import families
 from kvpressure.exposition.families import EXPORTER, FAMILIES, JSON_VALUES, STABLE
 from kvpressure.model.family import Family
-from kvpressure.signals import (
-    batch,
-    cost,
-    estimates,
-    eviction,
-    gpu,
-    kv,
-    kv_events,
-    latency,
-    past,
-    prefix_cache,
-    queue_wait,
-    reading,
-    residency,
-    saturation,
-    throughput,
-    traffic,
-    transfer,
-    waiting,
-)
-from kvpressure.signals.optional import optional_groups
+from kvpressure.signals import past, reading
 from kvpressure.simulation import unconstrained
 
 OF_THE_VERDICT = (signals, past, reading)
 """Put values beside those of every module: the newest polls as the verdict counts them, and the batches so far."""
 
+
+def declared_in(module: ModuleType) -> tuple[Family, ...]:
+    """The families of the tuples that a module holds."""
+    held = [value for value in vars(module).values() if isinstance(value, tuple)]
+    return tuple(family for value in held for family in value if isinstance(family, Family))
+
+
+OF_SIGNALS = [import_module(f"{signals.__name__}.{info.name}") for info in pkgutil.iter_modules(signals.__path__)]
 DECLARED: dict[ModuleType, tuple[Family, ...]] = {
-    batch: batch.FAMILIES,
-    kv: kv.FAMILIES,
-    prefix_cache: prefix_cache.FAMILIES,
-    eviction: eviction.FAMILIES,
-    residency: residency.FAMILIES,
-    kv_events: kv_events.FAMILIES,
-    latency: latency.FAMILIES,
-    throughput: (*throughput.FAMILIES, *throughput.PLATEAU),
-    cost: cost.FAMILIES,
-    estimates: estimates.FAMILIES,
-    queue_wait: queue_wait.FAMILIES,
-    saturation: saturation.FAMILIES,
-    unconstrained: unconstrained.FAMILIES,
-    traffic: (*traffic.FAMILIES, *traffic.REFUSALS, *traffic.FAILURES),
-    transfer: transfer.FAMILIES,
-    waiting: waiting.FAMILIES,
-    gpu: (*gpu.FAMILIES, *gpu.GPU_FAMILIES),
+    **{module: found for module in (*OF_SIGNALS, unconstrained, limits) if (found := declared_in(module))},
     families: (*families.VERDICTS, *families.TARGETS, *families.SOURCES, *families.CONTAINERS),
-    limits: limits.FAMILIES,
-    **{sys.modules[group.derive.__module__]: group.families for group in optional_groups()},
 }
 
 

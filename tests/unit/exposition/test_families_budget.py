@@ -88,6 +88,9 @@ SOMETIMES: Final = {
         "refused_request_ratio": (1, "their share of the window"),
         "symptom": (1, "load_shed"),
     },
+    "requests have failed": {
+        "failed_requests_total": (3, "requests without an answer: their error rate, and that of a dead server"),
+    },
     "the runtime estimates its work": {
         "estimated_flops_total": (1, "work done in floating-point operations, for the utilization of a model"),
         "estimated_memory_bytes_total": (1, "memory moved for it"),
@@ -131,6 +134,7 @@ _OF_ONE: Final = {
     ("latency_seconds", "kind"): 4,
     ("latency_inflation_ratio", "kind"): 3,
     ("tokens_total", "kind"): 2,
+    ("failed_requests_total", "kind"): 3,
     ("kv_events_total", "kind"): len(kv_events.EVENTS),
     ("bottleneck_info", "cause"): 1,
     ("limit_recommended", "limit"): 2,

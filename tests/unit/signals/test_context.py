@@ -14,18 +14,12 @@ def gpu(t: float, *utilization: float) -> GpuSample:
     return GpuSample(t, "GPU-1", "0", "nvidia", utilization=utilization)
 
 
-def test_gpu_utilization_is_the_mean_of_all_the_drivers_samples():
+@pytest.mark.parametrize(("newest", "mean"), [([0.0], 0.75), ([], None)], ids=["of all samples", "none now"])
+def test_gpu_utilization_is_the_mean_of_the_drivers_samples_while_it_gives_any(newest, mean):
     window = GpuWindow(60)
     window.add(gpu(0.0, 1.0, 1.0, 1.0))
-    window.add(gpu(1.0, 0.0))
-    assert window.utilization == 0.75
-
-
-def test_gpu_utilization_is_unknown_as_soon_as_the_driver_gives_none():
-    window = GpuWindow(60)
-    window.add(gpu(0.0, 1.0))
-    window.add(gpu(1.0))
-    assert window.utilization is None
+    window.add(gpu(1.0, *newest))
+    assert window.utilization == mean
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 40.0), st.lists(st.floats(0, 1), max_size=6)), min_size=1, max_size=40))

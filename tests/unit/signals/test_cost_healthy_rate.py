@@ -19,29 +19,22 @@ def learned(**seconds_by_demand: tuple[float, float]) -> HealthyRate:
     return rate
 
 
-def test_nothing_is_known_before_a_healthy_minute():
-    assert learned(d4=(59, 100.0)).at(4.0, LIMITS) is None
-    assert learned(d4=(60, 100.0)).at(4.0, LIMITS) == pytest.approx(100.0)
-
-
-def test_between_two_demands_it_lies_between_and_below_the_lowest_it_is_a_share():
-    rate = learned(d4=(60, 100.0), d16=(60, 300.0))
-    assert rate.at(10.0, LIMITS) == pytest.approx(200.0)
-    assert rate.at(2.0, LIMITS) == pytest.approx(50.0)
-
-
-def test_beyond_the_highest_demand_the_highest_rate_counts_and_no_more():
-    rate = learned(d4=(60, 100.0), d16=(60, 300.0), d32=(60, 280.0))
-    assert rate.at(500.0, LIMITS) == pytest.approx(300.0)
-
-
-def test_a_few_seconds_at_a_demand_tell_chance():
-    rate = learned(d4=(60, 100.0), d64=(9, 5000.0))
-    assert rate.at(64.0, LIMITS) == pytest.approx(100.0)
-
-
-def test_a_model_that_generates_nothing_has_no_rate():
-    assert learned(d4=(100, 0.0)).at(4.0, LIMITS) is None
+@pytest.mark.parametrize(
+    ("healthy", "demand", "rate"),
+    [
+        pytest.param({"d4": (59, 100.0)}, 4.0, None, id="less than a minute"),
+        pytest.param({"d4": (60, 100.0)}, 4.0, 100.0, id="a healthy minute"),
+        pytest.param({"d4": (60, 100.0), "d16": (60, 300.0)}, 10.0, 200.0, id="between two demands"),
+        pytest.param({"d4": (60, 100.0), "d16": (60, 300.0)}, 2.0, 50.0, id="a share below the lowest"),
+        pytest.param(
+            {"d4": (60, 100.0), "d16": (60, 300.0), "d32": (60, 280.0)}, 500.0, 300.0, id="no more beyond the highest"
+        ),
+        pytest.param({"d4": (60, 100.0), "d64": (9, 5000.0)}, 64.0, 100.0, id="a few seconds are chance"),
+        pytest.param({"d4": (100, 0.0)}, 4.0, None, id="a model that generates nothing"),
+    ],
+)
+def test_a_healthy_rate_is_that_of_the_demand(healthy, demand, rate):
+    assert learned(**healthy).at(demand, LIMITS) == (None if rate is None else pytest.approx(rate))
 
 
 def test_older_times_count_for_less():

@@ -33,22 +33,20 @@ def fit(gauges) -> Fit:
     return fit_of(made.latest(20.0, 8), made, Context(THRESHOLDS))
 
 
-def test_a_start_that_takes_more_than_its_share_is_learned():
-    learned = coming_in_tokens(of(jumping(0.2)), THRESHOLDS)
-    assert learned == pytest.approx((0.13 + 0.2) * 10_000 * THRESHOLDS.room.coming_in_unseen_factor)
-
-
-def test_what_differs_by_less_is_the_spread_of_lengths():
-    assert coming_in_tokens(of(jumping(0.05)), THRESHOLDS) is None
-
-
-def test_a_change_of_the_batch_is_no_jump():
-    assert coming_in_tokens(of(lambda t: {"running": 5.0 - t % 2, "kv_usage": 0.13 * (5 - t % 2)}), THRESHOLDS) is None
-
-
-def test_nothing_is_learned_where_nothing_runs():
-    assert coming_in_tokens(of(lambda t: {"running": 0.0, "kv_usage": 0.5}), THRESHOLDS) is None
-    assert coming_in_tokens(of(lambda t: {"running": 5.0}), THRESHOLDS) is None
+@pytest.mark.parametrize(
+    ("gauges", "ratio"),
+    [
+        pytest.param(jumping(0.2), 0.13 + 0.2, id="more than its share"),
+        pytest.param(jumping(0.05), None, id="the spread of lengths"),
+        pytest.param(lambda t: {"running": 5.0 - t % 2, "kv_usage": 0.13 * (5 - t % 2)}, None, id="the batch changes"),
+        pytest.param(lambda t: {"running": 0.0, "kv_usage": 0.5}, None, id="nothing runs"),
+        pytest.param(lambda t: {"running": 5.0}, None, id="use not known"),
+    ],
+)
+def test_what_a_start_takes_beyond_its_share_is_learned(gauges, ratio):
+    learned = coming_in_tokens(of(gauges), THRESHOLDS)
+    unseen = THRESHOLDS.room.coming_in_unseen_factor
+    assert learned == (None if ratio is None else pytest.approx(ratio * 10_000 * unseen))
 
 
 def test_a_queue_that_the_jump_does_not_fit_is_blocked():

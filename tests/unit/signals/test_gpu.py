@@ -25,27 +25,21 @@ def score(gauges, *windows: GpuWindow):
 BUSY = {"running": 2.0, "waiting": 10.0}
 
 
-def test_memory_high_and_compute_low_under_demand_scores_one():
-    assert score(BUSY, gpus()) == 1.0
-
-
-def test_an_idle_server_with_its_memory_preallocated_scores_zero():
-    assert score({"running": 0.0, "waiting": 0.0}, gpus()) == 0.0
-
-
-def test_a_busy_gpu_scores_zero():
-    assert score(BUSY, gpus(utilization=(0.95,))) == 0.0
-
-
-def test_the_ramps_are_linear():
-    assert score(BUSY, gpus(memory=0.875, utilization=(0.45,))) == pytest.approx(0.25)
-
-
-def test_the_score_is_absent_without_valid_gpu_data_or_known_demand():
-    assert score(BUSY) is None
-    assert score(BUSY, gpus(utilization=())) is None
-    assert score({"running": 2.0}, gpus()) is None
-    assert score(BUSY, gpus(), gpus(utilization=(), uuid="GPU-2")) is None
+@pytest.mark.parametrize(
+    ("gauges", "windows", "expected"),
+    [
+        pytest.param(BUSY, [gpus()], 1.0, id="memory high and compute low under demand"),
+        pytest.param({"running": 0.0, "waiting": 0.0}, [gpus()], 0.0, id="idle with its memory preallocated"),
+        pytest.param(BUSY, [gpus(utilization=(0.95,))], 0.0, id="a busy GPU"),
+        pytest.param(BUSY, [gpus(memory=0.875, utilization=(0.45,))], 0.25, id="linear ramps"),
+        pytest.param(BUSY, [], None, id="no GPU"),
+        pytest.param(BUSY, [gpus(utilization=())], None, id="no utilization"),
+        pytest.param({"running": 2.0}, [gpus()], None, id="demand not known"),
+        pytest.param(BUSY, [gpus(), gpus(utilization=(), uuid="GPU-2")], None, id="one without utilization"),
+    ],
+)
+def test_the_score_is_of_memory_that_is_high_and_compute_that_is_low(gauges, windows, expected):
+    assert score(gauges, *windows) == (None if expected is None else pytest.approx(expected))
 
 
 def test_an_engine_on_two_gpus_shows_the_fullest_and_the_mean_utilization():

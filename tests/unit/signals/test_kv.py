@@ -18,31 +18,52 @@ def prompts(tokens: float):
     return lambda t: {"finished_prompts": float(t), "finished_prompt_tokens": tokens * t}
 
 
-def test_admission_is_blocked_while_a_typical_prompt_does_not_fit():
-    derived = derive(60, lambda t: {"waiting": 10.0, "kv_usage": 0.79}, prompts(3000))
-    assert derived["admission_blocked_ratio"] == 1.0
-    assert derived["kv_free_tokens"] == pytest.approx(2100)
+def long_ones_start(t: int) -> dict[str, float]:
+    """50 s of 50-token prompts, then 3000-token prompts start and none of them finishes."""
+    finished, tokens = min(t, 50), 50.0 * min(t, 50)
+    return {"finished_prompts": float(finished), "finished_prompt_tokens": tokens, "started": float(t)} | {
+        "prompt_tokens": tokens + 3000.0 * max(0, t - 50)
+    }
 
 
-def test_a_queue_at_the_sequence_cap_is_not_blocked_admission():
-    derived = derive(60, lambda t: {"waiting": 30.0, "kv_usage": 0.27}, prompts(30))
-    assert derived["admission_blocked_ratio"] == 0.0
+def nothing_can_start(t: int) -> dict[str, float]:
+    """Ten short prompts finish early, six long ones start by second 106, and then the pool is full."""
+    finished, tokens = 10.0 + min(t, 100), 50.0 * min(t, 100)
+    return {"finished_prompts": finished, "finished_prompt_tokens": 500.0 + tokens, "started": float(min(t, 106))} | {
+        "prompt_tokens": tokens + 3000.0 * max(0, min(t, 106) - 100)
+    }
 
 
-def test_a_full_pool_without_a_queue_blocks_nobody():
-    assert derive(60, lambda t: {"waiting": 0.0, "kv_usage": 0.99}, prompts(500))["admission_blocked_ratio"] == 0.0
-
-
-def test_the_ratio_is_the_share_of_polls():
-    # Of the polls that a verdict counts: those of the last 20 s.
-    derived = derive(60, lambda t: {"waiting": float(t % 4 == 0), "kv_usage": 0.95}, prompts(3000))
-    assert derived["admission_blocked_ratio"] == pytest.approx(5 / 21)
-
-
-def test_requests_that_were_put_off_wait_for_kv_space_too():
-    # Structured output stays counted as deferred until it is admitted, long after its grammar is ready.
-    derived = derive(60, lambda t: {"waiting": 5.0, "waiting_deferred": 5.0, "kv_usage": 0.99}, prompts(3000))
-    assert derived["admission_blocked_ratio"] == 1.0
+@pytest.mark.parametrize(
+    ("gauges", "counters", "seconds", "blocked"),
+    [
+        pytest.param({"waiting": 10.0, "kv_usage": 0.79}, prompts(3000), 60, 1.0, id="a typical prompt does not fit"),
+        pytest.param({"waiting": 30.0, "kv_usage": 0.27}, prompts(30), 60, 0.0, id="a queue at the sequence cap"),
+        pytest.param({"waiting": 0.0, "kv_usage": 0.99}, prompts(500), 60, 0.0, id="a full pool without a queue"),
+        # Of the polls that a verdict counts: those of the last 20 s.
+        pytest.param(
+            lambda t: {"waiting": float(t % 4 == 0), "kv_usage": 0.95}, prompts(3000), 60, 5 / 21, id="a share of polls"
+        ),
+        # Structured output stays counted as deferred until it is admitted, long after its grammar is ready.
+        pytest.param(
+            {"waiting": 5.0, "waiting_deferred": 5.0, "kv_usage": 0.99}, prompts(3000), 60, 1.0, id="those put off too"
+        ),
+        pytest.param({"waiting": 5.0, "kv_usage": 0.99}, lambda _: {}, 60, None, id="no prompt length"),
+        pytest.param(
+            lambda t: {"waiting": float(t > 50), "kv_usage": 0.8}, long_ones_start, 60, 9 / 21, id="long ones started"
+        ),
+        *(
+            pytest.param({"waiting": 5.0, "kv_usage": 0.8}, nothing_can_start, seconds, 1.0, id=f"full for {seconds} s")
+            for seconds in (110, 160, 400)
+        ),
+        pytest.param(
+            {"waiting": 3.0, "kv_usage": 0.8}, lambda _: prompts(3000)(10), 30, 1.0, id="by the server's whole life"
+        ),
+    ],
+)
+def test_admission_is_blocked_in_the_polls_in_which_what_waits_does_not_fit(gauges, counters, seconds, blocked):
+    derived = derive(seconds, gauges if callable(gauges) else lambda _: gauges, counters)
+    assert derived.get("admission_blocked_ratio") == (None if blocked is None else pytest.approx(blocked))
 
 
 def test_idle_streams_do_not():
@@ -56,50 +77,10 @@ def test_idle_streams_do_not():
     assert derive(60, lambda t: gauges, counters, first_tokens)["admission_blocked_ratio"] == 0.0
 
 
-def test_without_a_prompt_length_a_queue_cannot_be_judged():
-    assert "admission_blocked_ratio" not in derive(60, lambda t: {"waiting": 5.0, "kv_usage": 0.99})
-
-
 def test_without_a_capacity_nothing_in_tokens_is_said():
     derived = derive(60, lambda t: {"waiting": 5.0, "kv_usage": 0.99, "running": 1.0}, prompts(100), cache=None)
     assert not {"kv_capacity_tokens", "kv_free_tokens", "kv_tokens_per_request"} & derived.keys()
     assert {"kv_cache_usage_ratio", "kv_cache_usage_max_ratio"} <= derived.keys()
-
-
-def test_prompts_that_just_started_show_long_ones_before_any_finishes():
-    def counters(t):
-        # 50 s of 50-token prompts, then 3000-token prompts start and none of them finishes.
-        return {
-            "finished_prompts": float(min(t, 50)),
-            "finished_prompt_tokens": 50.0 * min(t, 50),
-            "started": float(t),
-            "prompt_tokens": 50.0 * min(t, 50) + 3000.0 * max(0, t - 50),
-        }
-
-    derived = derive(60, lambda t: {"waiting": float(t > 50), "kv_usage": 0.8}, counters)
-    assert derived["admission_blocked_ratio"] == pytest.approx(9 / 21)
-
-
-def test_the_last_prompts_to_start_are_remembered_while_nothing_can_start_any_more():
-    def counters(t):
-        # Ten short prompts finish early, six long ones start by second 50, and then the pool is full.
-        return {
-            "finished_prompts": 10.0 + min(t, 100),
-            "finished_prompt_tokens": 500.0 + 50.0 * min(t, 100),
-            "started": float(min(t, 106)),
-            "prompt_tokens": 50.0 * min(t, 100) + 3000.0 * max(0, min(t, 106) - 100),
-        }
-
-    for seconds in (110, 160, 400):
-        derived = derive(seconds, lambda t: {"waiting": 5.0, "kv_usage": 0.8}, counters)
-        assert derived["admission_blocked_ratio"] == 1.0
-
-
-def test_when_nothing_started_or_finished_lately_the_servers_whole_life_says_what_prompts_are_like():
-    def counters(t):
-        return {"finished_prompts": 10.0, "finished_prompt_tokens": 30_000.0}
-
-    assert derive(30, lambda t: {"waiting": 3.0, "kv_usage": 0.8}, counters)["admission_blocked_ratio"] == 1.0
 
 
 def test_memory_per_request_needs_bytes_per_token_from_the_page_or_the_operator():
@@ -128,36 +109,25 @@ def test_exhaustion_is_predicted_from_steady_growth():
         lambda t: 0.8 - 0.005 * t,
         lambda t: 0.3 + 0.04 * (t % 10),
         lambda t: min(0.6, 0.02 * t),
+        lambda t: 0.1 + 0.00001 * t,
     ],
-    ids=["flat", "falling", "a sawtooth", "risen and levelled off"],
+    ids=["flat", "falling", "a sawtooth", "risen and levelled off", "far away"],
 )
-def test_exhaustion_is_not_predicted_when_use_does_not_grow_steadily(usage):
+def test_exhaustion_is_not_predicted_when_use_does_not_grow_steadily_towards_it(usage):
     derived = derive(60, lambda t: {"kv_usage": usage(t), "waiting": 0.0}, prompts(100))
     assert "kv_exhaustion_seconds" not in derived
 
 
-def test_exhaustion_far_away_is_no_prediction():
-    derived = derive(60, lambda t: {"kv_usage": 0.1 + 0.00001 * t, "waiting": 0.0}, prompts(100))
-    assert "kv_exhaustion_seconds" not in derived
-
-
-def test_preemptions_are_a_rate_and_a_share_of_the_requests_served():
-    derived = derive(
-        61,
-        lambda t: {"running": 10.0},
-        lambda t: {"preemptions": 0.5 * t, "started": 0.5 * t},
-    )
-    assert derived["preemptions_per_second"] == pytest.approx(0.5)
-    assert derived["preempted_request_ratio"] == pytest.approx(10 / 20)
-
-
-def test_the_preempted_share_never_exceeds_one():
-    derived = derive(61, lambda t: {"running": 2.0}, lambda t: {"preemptions": 9.0 * t, "started": 0.0})
-    assert derived["preempted_request_ratio"] == 1.0
-
-
-def test_no_preemption_is_zero_and_no_counter_is_absent():
-    assert derive(30, counters=lambda t: {"preemptions": 7.0, "started": float(t)})["preempted_request_ratio"] == 0.0
+@pytest.mark.parametrize(
+    ("preempted", "started", "running", "rate", "share"),
+    [(0.5, 0.5, 10.0, 0.5, 10 / 20), (9.0, 0.0, 2.0, 9.0, 1.0), (0.0, 1.0, 0.0, 0.0, 0.0)],
+    ids=["of the requests served", "never above one", "none"],
+)
+def test_preemptions_are_a_rate_and_a_share(preempted, started, running, rate, share):
+    counters = lambda t: {"preemptions": preempted * t, "started": started * t}  # noqa: E731
+    derived = derive(61, lambda _: {"running": running}, counters)
+    assert derived["preemptions_per_second"] == pytest.approx(rate)
+    assert derived["preempted_request_ratio"] == pytest.approx(share)
     assert "preempted_request_ratio" not in derive(30)
 
 

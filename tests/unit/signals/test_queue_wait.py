@@ -95,36 +95,30 @@ def test_without_a_counter_of_admissions_or_a_queue_nothing_is_known():
     assert drain_seconds(window, None, 20.0) is None
 
 
-def test_a_long_queue_is_unserved_for_as_long_as_it_lasts_without_any_healthy_past():
-    assert unserved(series(60, lambda _: 2 * LONGEST, float))[-1] == pytest.approx(59.0, abs=2.0)
-    assert unserved(series(60, lambda _: 0.5 * LONGEST, float))[-1] == 0.0
+INFLATED: Derived = {"latency_inflation_ratio": {"e2e": 2 * LIMITS.symptoms.latency_inflated_min_factor}}
 
 
-def test_with_a_healthy_past_it_is_unserved_from_the_latency_that_will_be_inflated():
-    assert unserved(series(60, lambda _: 3.0, float, baseline={"e2e": 2.0}))[-1] == pytest.approx(59.0, abs=2.0)
-    assert unserved(series(60, lambda _: 3.0, float, baseline={"e2e": 4.5}))[-1] == 0.0
-
-
-def test_inflated_latency_counts_where_requests_wait_and_nowhere_else():
-    inflated: Derived = {"latency_inflation_ratio": {"e2e": 2 * LIMITS.symptoms.latency_inflated_min_factor}}
-    assert unserved(series(60, lambda _: 1.0, float, inflated))[-1] > 50
-    assert unserved(series(60, lambda _: 0.0, float, inflated))[-1] == 0.0
-
-
-def test_a_few_that_wait_for_all_the_others_count_although_the_queue_drains_in_a_second():
-    assert unserved(series(60, lambda _: 1.0, float, slow=SLOW))[-1] > 50
-    assert unserved(series(60, lambda _: 1.0, float, slow=(0.05, 40.0)))[-1] == 0.0, "fewer than one in a hundred"
-    assert unserved(series(60, lambda _: 1.0, float, slow=(0.2, 0.9)))[-1] == 0.0, "no longer than it may be"
-    assert unserved(series(60, lambda _: 0.0, float, slow=SLOW))[-1] == 0.0, "nobody waits"
-
-
-def test_first_tokens_that_take_as_long_in_health_are_not_late():
-    assert unserved(series(60, lambda _: 1.0, float, baseline={"ttft": 30.0}, slow=SLOW))[-1] == 0.0
-    assert unserved(series(60, lambda _: 1.0, float, baseline={"ttft": 5.0}, slow=SLOW))[-1] > 50
-
-
-def test_without_a_queue_nothing_is_unserved_even_where_a_healthy_request_takes_no_time():
-    assert unserved(series(60, lambda _: 0.0, float, baseline={"e2e": 0.0}))[-1] == 0.0
+@pytest.mark.parametrize(
+    ("waiting", "given", "is_unserved"),
+    [
+        pytest.param(2 * LONGEST, {}, True, id="a long queue, without any healthy past"),
+        pytest.param(0.5 * LONGEST, {}, False, id="a short one"),
+        pytest.param(3.0, {"baseline": {"e2e": 2.0}}, True, id="latency that will be inflated"),
+        pytest.param(3.0, {"baseline": {"e2e": 4.5}}, False, id="latency that will not"),
+        pytest.param(0.0, {"baseline": {"e2e": 0.0}}, False, id="no queue, and a healthy request takes no time"),
+        pytest.param(1.0, {"derived": INFLATED}, True, id="inflated latency where requests wait"),
+        pytest.param(0.0, {"derived": INFLATED}, False, id="inflated latency where none waits"),
+        pytest.param(1.0, {"slow": SLOW}, True, id="a few that wait for all the others"),
+        pytest.param(1.0, {"slow": (0.05, 40.0)}, False, id="fewer than one in a hundred"),
+        pytest.param(1.0, {"slow": (0.2, 0.9)}, False, id="no longer than it may be"),
+        pytest.param(0.0, {"slow": SLOW}, False, id="nobody waits"),
+        pytest.param(1.0, {"slow": SLOW, "baseline": {"ttft": 30.0}}, False, id="as long in health"),
+        pytest.param(1.0, {"slow": SLOW, "baseline": {"ttft": 5.0}}, True, id="longer than in health"),
+    ],
+)
+def test_a_queue_is_unserved_for_as_long_as_those_in_it_are_late(waiting, given, is_unserved):
+    lasts = unserved(series(60, lambda _: waiting, float, **given))[-1]
+    assert 50 < lasts <= 59 if is_unserved else lasts == 0.0
 
 
 def test_a_queue_that_shrinks_is_not_reported_although_it_still_takes_long_to_drain():

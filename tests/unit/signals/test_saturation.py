@@ -48,61 +48,39 @@ def derived(
     return {name: found[name] for name in KNOWN if name in found}
 
 
-def test_without_a_queue_the_demand_for_the_cache_is_what_is_in_use():
-    found = derived({"running": 4.0, "waiting": 0.0, "kv_usage": 0.5}, counters())
-    assert found["saturation_ratio"] == pytest.approx(0.5)
-    assert at(found, "demand_replicas", "kv_tokens") == pytest.approx(0.5)
+def nobody_admitted(_: int) -> Mapping[str, float]:
+    return counters()(60)
 
 
-def test_those_who_wait_count_with_their_prompt_and_half_of_an_answer():
-    # Ten thousand tokens: four hold half of them, two more want 1,000 and half of 800 each.
-    found = derived({"running": 4.0, "waiting": 2.0, "kv_usage": 0.6}, counters(), answers=800.0)
-    assert at(found, "demand_replicas", "kv_tokens") == pytest.approx(0.6 + 2 * 0.14)
+def mostly_cached(t: int) -> Mapping[str, float]:
+    return {**counters()(t), "computed_prompt_tokens": 0.1 * counters()(t)["prompt_tokens"]}
 
 
-def test_a_long_queue_counts_no_more_than_it_takes_to_serve_those_who_come_and_drain_it_in_time():
-    # 300 wait for 14 % each, and as many as come are served: a drain of 600 s is to be done in 600 s.
-    found = derived({"running": 4.0, "waiting": 300.0, "kv_usage": 0.9}, counters(), answers=800.0)
-    assert at(found, "demand_replicas", "kv_tokens") == pytest.approx(TARGET * (1 + 600 / 600))
-
-
-def test_a_queue_that_the_share_that_is_left_free_drains_in_time_takes_no_more_than_what_comes():
-    found = derived({"running": 4.0, "waiting": 50.0, "kv_usage": 0.9}, counters(), answers=800.0)
-    assert at(found, "demand_replicas", "kv_tokens") == pytest.approx(1.0)
-
-
-def test_a_queue_out_of_which_nobody_is_admitted_counts_in_full():
-    gone = counters()(60)
-    found = derived({"running": 4.0, "waiting": 5.0, "kv_usage": 0.9}, lambda _: gone, answers=800.0)
-    assert at(found, "demand_replicas", "kv_tokens") == pytest.approx(0.9 + 5 * 0.14)
-
-
-def test_a_batch_that_has_just_begun_counts_with_half_of_the_answers_that_are_to_come():
-    found = derived({"running": 5.0, "waiting": 0.0, "kv_usage": 0.5}, counters(), answers=2000.0)
-    assert at(found, "demand_replicas", "kv_tokens") == pytest.approx(5 * 0.2)
-    assert found["saturation_ratio"] == pytest.approx(0.5)
-
-
-def test_what_a_cache_holds_of_prompts_already_costs_nobody_anything():
-    cached = counters()
-    found = derived(
-        {"running": 4.0, "waiting": 2.0, "kv_usage": 0.3},
-        lambda t: {**cached(t), "computed_prompt_tokens": 0.1 * cached(t)["prompt_tokens"]},
-    )
-    assert at(found, "demand_replicas", "kv_tokens") == pytest.approx(0.3 + 2 * 0.01)
-
-
-def test_where_layers_differ_a_request_counts_with_what_those_who_run_hold():
-    cache = replace(CACHE, layers_differ=True)
-    found = derived({"running": 4.0, "waiting": 2.0, "kv_usage": 0.4}, counters(), cache=cache)
-    assert at(found, "demand_replicas", "kv_tokens") == pytest.approx(0.6)
-
-
-def test_what_a_watermark_keeps_free_is_not_to_be_had():
-    found = derived(
-        {"running": 4.0, "waiting": 0.0, "kv_usage": 0.72}, counters(), cache=replace(CACHE, watermark_ratio=0.1)
-    )
-    assert at(found, "demand_replicas", "kv_tokens") == pytest.approx(0.8, rel=0.01)
+@pytest.mark.parametrize(
+    ("running", "waiting", "usage", "given", "demand"),
+    [
+        pytest.param(4.0, 0.0, 0.5, {}, 0.5, id="without a queue it is what is in use"),
+        # Ten thousand tokens: four hold half of them, two more want 1,000 and half of 800 each.
+        pytest.param(4.0, 2.0, 0.6, {"answers": 800.0}, 0.6 + 2 * 0.14, id="a prompt and half of an answer each"),
+        # 300 wait for 14 % each, and as many as come are served: a drain of 600 s is to be done in 600 s.
+        pytest.param(
+            4.0, 300.0, 0.9, {"answers": 800.0}, TARGET * (1 + 600 / 600), id="a long queue is drained in time"
+        ),
+        pytest.param(4.0, 50.0, 0.9, {"answers": 800.0}, 1.0, id="what is left free drains it in time"),
+        pytest.param(
+            4.0, 5.0, 0.9, {"answers": 800.0, "counted": nobody_admitted}, 0.9 + 5 * 0.14, id="nobody is admitted"
+        ),
+        pytest.param(5.0, 0.0, 0.5, {"answers": 2000.0}, 5 * 0.2, id="half of the answers are to come"),
+        pytest.param(4.0, 2.0, 0.3, {"counted": mostly_cached}, 0.3 + 2 * 0.01, id="what a cache has costs nobody"),
+        pytest.param(4.0, 2.0, 0.4, {"cache": replace(CACHE, layers_differ=True)}, 0.6, id="layers differ"),
+        pytest.param(4.0, 0.0, 0.72, {"cache": replace(CACHE, watermark_ratio=0.1)}, 0.72 / 0.9008, id="a watermark"),
+    ],
+)
+def test_demand_for_the_cache_is_what_those_who_run_and_wait_take_of_it(running, waiting, usage, given, demand):
+    found = derived({"running": running, "waiting": waiting, "kv_usage": usage}, **({"counted": counters()} | given))
+    assert at(found, "demand_replicas", "kv_tokens") == pytest.approx(demand)
+    if not waiting and "cache" not in given:
+        assert found["saturation_ratio"] == pytest.approx(usage)
 
 
 def test_a_queue_of_unknown_cost_needs_no_known_share():

@@ -13,24 +13,19 @@ def test_tokens_per_second_by_kind():
     assert derived["tokens_per_second"] == {"prompt": 50, "generation": 7}
 
 
-def test_demand_up_and_tokens_flat_is_a_plateau():
-    w = window(60, lambda t: {"running": 5.0 + t / 6, "waiting": 0.0}, lambda t: {"generation_tokens": 100.0 * t})
-    assert throughput.derive(w, CONTEXT)["throughput_plateau"] == 1.0
-
-
-def test_demand_up_and_tokens_up_is_no_plateau():
-    w = window(60, lambda t: {"running": 5.0 + t / 6, "waiting": 0.0}, lambda t: {"generation_tokens": 2.0 * t * t})
-    assert throughput.derive(w, CONTEXT)["throughput_plateau"] == 0.0
-
-
-def test_steady_demand_without_queue_is_no_plateau():
-    w = window(60, lambda t: {"running": 5.0, "waiting": 0.0}, lambda t: {"generation_tokens": 100.0 * t})
-    assert throughput.derive(w, CONTEXT)["throughput_plateau"] == 0.0
-
-
-def test_a_plateau_needs_both_halves_of_the_window():
-    w = window(20, lambda t: {"running": 5.0, "waiting": 9.0}, lambda t: {"generation_tokens": 100.0 * t})
-    assert "throughput_plateau" not in throughput.derive(w, CONTEXT)
+@pytest.mark.parametrize(
+    ("seconds", "running", "waiting", "tokens", "plateau"),
+    [
+        pytest.param(60, lambda t: 5.0 + t / 6, 0.0, lambda t: 100.0 * t, 1.0, id="demand up, tokens flat"),
+        pytest.param(60, lambda t: 5.0 + t / 6, 0.0, lambda t: 2.0 * t * t, 0.0, id="both up"),
+        pytest.param(60, lambda _: 5.0, 0.0, lambda t: 100.0 * t, 0.0, id="steady demand without a queue"),
+        pytest.param(20, lambda _: 5.0, 9.0, lambda t: 100.0 * t, None, id="less than both halves"),
+    ],
+)
+def test_a_plateau_is_demand_that_grows_or_queues_without_more_tokens(seconds, running, waiting, tokens, plateau):
+    gauges = lambda t: {"running": running(t), "waiting": waiting}  # noqa: E731
+    made = window(seconds, gauges, lambda t: {"generation_tokens": tokens(t)})
+    assert throughput.derive(made, CONTEXT).get("throughput_plateau") == plateau
 
 
 def test_the_work_of_gpus_is_reported_only_where_it_is_estimated():

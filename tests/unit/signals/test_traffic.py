@@ -37,21 +37,15 @@ def arrivals(per_second):
     return lambda t: {"finished": total[t]}
 
 
-def test_steady_arrivals_have_a_burstiness_of_one():
-    w = window(60, lambda t: {"running": 4.0, "waiting": 0.0}, arrivals(lambda t: 2.0))
-    assert traffic.burstiness(w) == pytest.approx(1.0, abs=0.15)
-
-
-def test_one_burst_a_minute_is_bursty():
-    w = window(61, lambda t: {"running": 0.0, "waiting": 0.0}, arrivals(lambda t: 60.0 if t == 30 else 0.0))
-    assert traffic.burstiness(w) == pytest.approx(12, abs=1)
-
-
-def test_requests_still_in_the_engine_have_arrived_too():
-    w = window(60, lambda t: {"running": 0.0, "waiting": 60.0 * (t >= 30)}, arrivals(lambda t: 0.0))
-    assert traffic.burstiness(w) == pytest.approx(12, abs=1)
-
-
-def test_no_arrivals_no_burstiness():
-    w = window(60, lambda t: {"running": 0.0, "waiting": 0.0}, arrivals(lambda t: 0.0))
-    assert traffic.burstiness(w) is None
+@pytest.mark.parametrize(
+    ("waiting", "per_second", "expected"),
+    [
+        pytest.param(lambda _: 0.0, lambda _: 2.0, pytest.approx(1.0, abs=0.15), id="steady"),
+        pytest.param(lambda _: 0.0, lambda t: 60.0 if t == 30 else 0.0, pytest.approx(12, abs=1), id="a burst"),
+        pytest.param(lambda t: 60.0 * (t >= 30), lambda _: 0.0, pytest.approx(12, abs=1), id="still in the engine"),
+        pytest.param(lambda _: 0.0, lambda _: 0.0, None, id="none"),
+    ],
+)
+def test_burstiness_is_the_highest_of_arrivals_over_their_mean(waiting, per_second, expected):
+    made = window(61, lambda t: {"running": 0.0, "waiting": waiting(t)}, arrivals(per_second))
+    assert traffic.burstiness(made) == expected

@@ -119,6 +119,18 @@ _a_prompt_grows = Fact(
 )
 """Whether a prompt has been computed into the cache lately; None where its use is not known."""
 
+
+@fact()
+def only_errors(facts: Facts) -> bool:
+    """Return whether the server answered with many errors in the last minute, and not one token was computed.
+
+    Where a prompt was computed or a request served, errors are of some requests; what clients cancel is no error.
+    """
+    value, least = facts.inputs.value, facts.thresholds.progress.stuck_errors_min_count
+    tokens = [value("tokens_per_second", kind) for kind in ("prompt", "generation")]
+    return (value("failed_requests_per_second", "server_error") or 0.0) * 60 >= least and tokens == [0.0, 0.0]
+
+
 _own = ~finished_prompts_fill_the_cache.known_true()
 """Not a prefill engine that waits for the decode side."""
 

@@ -118,13 +118,10 @@ def _held_up(facts: Facts) -> str:
 
 
 def _context(facts: Facts) -> str:
-    usage, healthy = facts.window.kv_usage_ratio, facts.inputs.baseline.get(KV_USAGE)
-    slowdown = facts.window.throughput.slowdown_factor
-    if not usage or not healthy or slowdown is None:
-        return ""
+    usage, slowdown = facts.window.kv_usage_ratio or 0.0, facts.window.throughput.slowdown_factor or 0.0
     return (
-        f"Steps that decode take {slowdown:.1f} times as long as healthy ones and read {usage / healthy:.1f} times as "
-        "much context; generated tokens have not grown with it."
+        f"Steps that decode take {slowdown:.1f} times as long as healthy ones and read "
+        f"{usage / facts.inputs.baseline[KV_USAGE]:.1f} times as much context; generated tokens have not grown with it."
     )
 
 

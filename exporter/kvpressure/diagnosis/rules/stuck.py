@@ -121,6 +121,14 @@ def _crawling(facts: Facts) -> str:
     return f"{_trickle(facts)} A step takes {now:.1f} s, and took {before:.2g} s at its fastest."
 
 
+def _only_errors(facts: Facts) -> str:
+    rate = facts.inputs.value("failed_requests_per_second", "server_error") or 0.0
+    return (
+        f"In the last minute the server answered {number(rate)} requests/s with an error (5xx), and not one token was "
+        "computed."
+    )
+
+
 def _rule(name: str, detail: str, when: Predicate, grounds: Grounds) -> Rule:
     return Rule(f"stuck.{name}", Cause.STUCK, detail, when, grounds, _LASTS, has_lasted=True)
 
@@ -135,6 +143,7 @@ RULES: Final[tuple[Rule, ...]] = (
     _rule("silent", "looping", stall.silent_batch, _silent),
     _rule("crawling", "crawling", stall.crawls & ~progress.frozen_long, _crawling),
     _rule("trickle", "trickle", stall.trickles & ~progress.frozen_long, _trickle),
+    _rule("only_errors", "only_errors", stall.only_errors, _only_errors),
     *rules_of(
         Cause.STUCK,
         "stuck",

@@ -43,6 +43,7 @@ def container_state(pod: Object, container: ContainerId, pod_uid: str) -> Contai
         started=moment(state, "running", "startedAt"),
         ready=False if finished else truth(status, "ready"),
         waiting_reason=word(pod, "status", "reason") if finished else word(state, "waiting", "reason"),
+        image=text(status, "image")[:256],
         termination=_termination(at(state, "terminated")) or _termination(at(status, "lastState", "terminated")),
     )
 

@@ -106,7 +106,11 @@ SGLANG: Final = Table(
         Row("finished_prompt_tokens", ("sglang:prompt_tokens_histogram_sum",)),
         Row("finished_output_tokens", ("sglang:generation_tokens_histogram_sum",)),
     ),
-    server_gauges=(Row("server_errors", ("dynamo_component_errors_total",)),),
+    server_gauges=(
+        # With --enable-metrics, by the middleware of its HTTP server (sglang/srt/utils/common.py): a series per status.
+        Row("server_errors", ("sglang:http_responses_total",), where=(("status_code", "5*"),)),
+        Row("server_errors", ("dynamo_component_errors_total",)),
+    ),
     histograms=(
         Row("e2e", ("sglang:e2e_request_latency_seconds",)),
         Row("ttft", ("sglang:time_to_first_token_seconds",)),
