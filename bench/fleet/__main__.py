@@ -1,7 +1,7 @@
-"""`python -m bench.fleet [ENGINES ...]`: what fleets of 100, 1,000 and 10,000 engines cost a Prometheus.
+"""`python -m bench.fleet [ENGINES ...]`: what fleets of 1,000 and 10,000 engines cost a Prometheus.
 
-Each size is scraped with either profile: 20 minutes and 10 GB in all, on a machine with nothing else to do. Ends with 1
-when a rule group takes more than a tenth of its interval. Writes results.json, where sizes that were not asked for
+Each size is scraped with either profile: 25 minutes and 10 GB in all, on a machine with nothing else to do. Ends with 1
+when a rule group takes more than a quarter of its interval. Writes results.json, where sizes that were not asked for
 stay, and the table of docs/internals/accuracy/scaling.md.
 """
 
@@ -11,43 +11,66 @@ import asyncio
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from bench.fleet.docs import write
-from bench.fleet.server import Run, measure
-from bench.fleet.storage import stored
+from bench.fleet.server import measure
 from kvpressure.exposition.profile import Profile
 
 RESULTS: Final = Path(__file__).parent / "results.json"
-SIZES: Final = (100, 1_000, 10_000)
-SMALL: Final = 1_000
-BAR_RATIO: Final = 0.1
+DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "internals" / "accuracy" / "scaling.md"
+MARK: Final = "<!-- python -m bench.fleet -->"
+SIZES: Final = (1_000, 10_000)
+BAR_RATIO: Final = 0.25
+HEADINGS: Final = (
+    "profile",
+    "engines",
+    "series an engine",
+    "KiB a scrape, an engine (gzip)",
+    "series kept, with rules'",
+    "Prometheus' memory, GiB",
+    "its CPU, cores",
+    "slowest group, share of its interval",
+)
 
 
 def main(sizes: Sequence[int]) -> int:
     """Measure, print, write."""
-    disk = {profile.value: stored(profile).bytes_per_sample for profile in Profile}
-    runs = asyncio.run(_measured([(engines, profile) for engines in sizes for profile in Profile]))
+    runs = [asyncio.run(measure(engines, profile)) for engines in sizes for profile in Profile]
     for run in runs:
-        print(f"{run.profile}: {run.engines} engines, {run.head_series} series, {run.rule_cores:.3f} cores for rules")
-        for group in run.groups[-3:]:
+        print(f"{run.profile}: {run.engines} engines, {run.head_series} series, {run.cpu_cores:.3f} cores")
+        for group in run.slowest:
             missed = "MISSED" if group.share > BAR_RATIO else ""
             print(f"  {group.name:<45} {group.seconds:8.3f} s of {group.interval_seconds:>4} s  {missed}")
-    before = json.loads(RESULTS.read_text())["runs"] if RESULTS.exists() else []
+    before = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     rows = {(row["engines"], row["profile"]): row for row in (*before, *map(dataclasses.asdict, runs))}
-    results = {"bytes_per_sample": disk, "runs": [rows[key] for key in sorted(rows)]}
+    results = [rows[key] for key in sorted(rows)]
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-    write(results)
-    return int(any(group.share > BAR_RATIO for run in runs for group in run.groups))
+    head, _, tail = DOCUMENT.read_text().split(MARK)
+    DOCUMENT.write_text(f"{head}{MARK}\n{_table(results)}{MARK}{tail}")
+    return int(any(group.share > BAR_RATIO for run in runs for group in run.slowest))
 
 
-async def _measured(wanted: Sequence[tuple[int, Profile]]) -> list[Run]:
-    """In their order; small fleets at the same time, for they mostly wait."""
-    together = await asyncio.gather(*(measure(*one) for one in wanted if one[0] <= SMALL))
-    small = iter(together)
-    return [next(small) if one[0] <= SMALL else await measure(*one) for one in wanted]
+def _table(results: Iterable[Mapping[str, Any]]) -> str:
+    """As Markdown, a row for each run."""
+    rows = [HEADINGS, ("---", *["--:"] * (len(HEADINGS) - 1)), *map(_cells, results)]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _cells(run: Mapping[str, Any]) -> tuple[str, ...]:
+    engines, slowest = run["engines"], run["slowest"][0]
+    page, gzipped = (run[key] / engines / 1024 for key in ("page_bytes", "gzip_bytes"))
+    return (
+        run["profile"],
+        f"{engines:,}",
+        f"{run['exported_series'] / engines:.1f}",
+        f"{page:.1f} ({gzipped:.2f})",
+        f"{run['head_series']:,}",
+        f"{run['memory_bytes'] / 2**30:.2f}",
+        f"{run['cpu_cores']:.2f}",
+        f"{slowest['name']}, {slowest['seconds'] / slowest['interval_seconds']:.1%}",
+    )
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A fleet of `engines`; bytes are those of all pages, once each."""
+    """A fleet of `engines`; bytes are those of all pages, once each. The CPU is all of Prometheus', on average."""
 
     profile: str
     engines: int
@@ -52,12 +52,8 @@ class Run:
     page_bytes: int
     gzip_bytes: int
     memory_bytes: int
-    groups: tuple[Group, ...]
-
-    @property
-    def rule_cores(self) -> float:
-        """Cores that keep the rules evaluated, taking every group at its slowest."""
-        return sum(group.share for group in self.groups)
+    cpu_cores: float
+    slowest: tuple[Group, ...]
 
 
 async def measure(engines: int, profile: Profile) -> Run:
@@ -74,14 +70,6 @@ async def measure(engines: int, profile: Profile) -> Run:
         gzip_bytes=sum(len(gzip.compress(body, 1)) for body in bodies),
         **found,
     )
-
-
-@asynccontextmanager
-async def exporters(engines: int, profile: Profile) -> AsyncIterator[tuple[int, int]]:
-    """The port that serves a fleet's pages, and how many there are."""
-    bodies = list(pages(engines, profile))
-    async with _serving(bodies) as port:
-        yield port, len(bodies)
 
 
 @asynccontextmanager
@@ -116,9 +104,8 @@ def configuration(port: int, nodes: int, profile: Profile) -> dict[str, Any]:
     }
 
 
-@asynccontextmanager
-async def started(folder: Path, config: Mapping[str, Any], *flags: str) -> AsyncIterator[tuple[str, int]]:
-    """A Prometheus in `folder`, which is empty: its address and process."""
+async def _prometheus(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Run one in `folder`, which is empty."""
     (folder / "prometheus.yml").write_text(json.dumps(config))
     listen = f"127.0.0.1:{free_port()}"
     command = [
@@ -127,24 +114,17 @@ async def started(folder: Path, config: Mapping[str, Any], *flags: str) -> Async
         f"--storage.tsdb.path={folder}/tsdb",
         f"--web.listen-address={listen}",
         "--log.level=error",
-        *flags,
     ]
     process = await asyncio.create_subprocess_exec(*command)
     try:
-        yield f"http://{listen}", process.pid
+        return await _watch(f"http://{listen}")
     finally:
         process.terminate()
         await process.wait()
 
 
-async def _prometheus(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    async with started(folder, config) as (url, pid):
-        groups, series = await _watch(url)
-        return {"groups": groups, "head_series": series, "memory_bytes": _resident_bytes(pid)}
-
-
-async def _watch(url: str) -> tuple[tuple[Group, ...], int]:
-    """The slowest evaluation of each group over `SETTLE_SECONDS`, and the series held at their end."""
+async def _watch(url: str) -> dict[str, Any]:
+    """The slowest evaluations of the three slowest groups over `SETTLE_SECONDS`; what it holds and took by then."""
     worst: dict[str, Group] = {}
     end = time.monotonic() + SETTLE_SECONDS
     async with aiohttp.ClientSession() as session:
@@ -157,9 +137,14 @@ async def _watch(url: str) -> tuple[tuple[Group, ...], int]:
             for one in groups:
                 before = worst.get(one.name)
                 worst[one.name] = one if before is None or one.seconds > before.seconds else before
-        async with session.get(f"{url}/api/v1/status/tsdb") as response:
-            series = (await response.json())["data"]["headStats"]["numSeries"]
-    return tuple(sorted(worst.values(), key=lambda group: group.share)), series
+        async with session.get(f"{url}/metrics") as response:
+            own = dict(line.rsplit(" ", 1) for line in (await response.text()).splitlines() if line[:1] != "#")
+    return {
+        "slowest": tuple(sorted(worst.values(), key=lambda group: -group.share)[:3]),
+        "head_series": int(float(own["prometheus_tsdb_head_series"])),
+        "memory_bytes": int(float(own["process_resident_memory_bytes"])),
+        "cpu_cores": float(own["process_cpu_seconds_total"]) / SETTLE_SECONDS,
+    }
 
 
 async def _groups(session: aiohttp.ClientSession, url: str) -> Sequence[Group]:
@@ -169,9 +154,3 @@ async def _groups(session: aiohttp.ClientSession, url: str) -> Sequence[Group]:
     if failed:
         raise RuntimeError(f"{', '.join(failed)} could not be evaluated: is the machine busy with something else?")
     return [Group(group["name"], group["interval"], group["evaluationTime"]) for group in groups]
-
-
-def _resident_bytes(pid: int) -> int:
-    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    assert found is not None
-    return int(found[1]) * 1024

@@ -34,7 +34,7 @@ from tests.support.tools import need
 
 TEMPLATES = ROOT / "rules" / "vllm-only"
 CASES = sorted(path.stem for path in (TEMPLATES / "tests").glob("*.yaml"))
-OF_A_SERIES_OWN = {"pid", "reason", "finished_reason", "engine", "le"}
+OF_A_SERIES_OWN = {"pid", "reason", "finished_reason", "engine", "le", "handler", "method", "status"}
 """What may be taken from a series' labels; `engine` only where vLLM counts by server."""
 
 
@@ -44,6 +44,9 @@ def options(selector: str = "", scrape_seconds: int = 15) -> Options:
 
 OF_OTHERS = {"up", *(name.decode() for name in OF_GATEWAYS | OF_GPUS)}
 """What gateways and other exporters of GPUs report beside engines."""
+
+OF_THE_SERVER = {"http_requests_total"}
+"""What the instrumentator of vLLM's web server adds to its page."""
 
 FILES = load_rules(options())
 ALERTS = [alert for file in FILES for alert in file.alerts]
@@ -177,7 +180,7 @@ def test_a_queue_that_does_not_fit_is_told_at_every_interval_with_a_scrape_misse
 @each_rule
 def test_only_series_are_asked_for_that_some_vllm_has_or_these_rules_record(rule) -> None:
     for selector in selectors(rule["expr"]):
-        assert selector.name in known_vllm_series() | OF_OTHERS | RECORDED.keys(), selector
+        assert selector.name in known_vllm_series() | OF_OTHERS | OF_THE_SERVER | RECORDED.keys(), selector
 
 
 @each_rule

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from kvpressure.advice.advise import Action, Limit, Limits, Place, advise
+from kvpressure.advice.advise import Action, Case, Limit, Limits, Place, advise, advise_on
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.diagnosis.symptoms import NAMES
 from kvpressure.model.values import Derived
 from kvpressure.model.verdict import Cause, Diagnosis, Evidence, Stage
+from kvpressure.model.view import EngineView
 
 THRESHOLDS = load_thresholds()
 NOW = 1_767_225_600.0
@@ -68,6 +69,17 @@ def advice(cause: Cause, stage: Stage = Stage.NONE, **given: Any) -> tuple[Actio
 def kv(stage: Stage = Stage.COLLAPSED, **given: Any) -> dict[str, Action]:
     """Advice against KV pressure, by key."""
     return {action.key: action for action in advice(Cause.KV_CACHE_PRESSURE, stage, **given)}
+
+
+def case_of(view: EngineView, **given: Any) -> Case:
+    """The case of an engine that runs vLLM somewhere; `given` replaces parts of it."""
+    about: dict[str, Any] = {"diagnosis": view.diagnosis, "derived": view.derived, "limits": view.limits}
+    return Case(**about | {"thresholds": THRESHOLDS, "place": Place(runtime="vllm"), "observed": view.observed} | given)
+
+
+def advised(view: EngineView, **given: Any) -> dict[str, Action]:
+    """Advice on it, by key, in its order."""
+    return {action.key: action for action in advise_on(case_of(view, **given))}
 
 
 def limits(**changes: Limit | None) -> Limits:

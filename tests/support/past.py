@@ -11,7 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from click.testing import CliRunner, Result
+
 from bench.simulator.service import Scenario, ServerDownError, SimulatedServer
+from kvpressure.cli import main
 from tests.support.processes import free_port
 from tests.support.prometheus import wait_until_ready
 from tests.support.tools import need
@@ -27,6 +30,17 @@ class Scrape:
     t: float
     labels: Mapping[str, str]
     page: bytes
+
+
+def pod_labels(pod: str, namespace: str = "prod") -> dict[str, str]:
+    """The labels of the target of an engine in a pod."""
+    return {"namespace": namespace, "pod": pod, "instance": f"{pod}:8000", "job": "vllm"}
+
+
+def incidents(url: str, *words: str) -> Result:
+    """What `incidents` says of a Prometheus that holds three hours around START."""
+    span = ("--since", f"{START - 3600:.0f}", "--until", f"{START + 7200:.0f}", "--workers", "1")
+    return CliRunner().invoke(main, ["incidents", "--prometheus", url, *span, *words])
 
 
 def simulated(scenario: Scenario, seed: int, labels: Mapping[str, str], step: float, begin: float) -> Iterator[Scrape]:

@@ -8,12 +8,14 @@ import itertools
 import sys
 import textwrap
 import typing
+from pathlib import Path
 from typing import Final
 
+from kvpressure.config.settings import types
 from kvpressure.config.settings.keys import Key, keys
 from kvpressure.config.settings.load import CONFIG_ENV, CONFIG_FLAG, FLAGS
 from kvpressure.config.settings.model import Settings
-from kvpressure.config.settings.section import REQUIRED, Derived, Section, Within, fields_of
+from kvpressure.config.settings.section import REQUIRED, Derived, Section, Within, bare, fields_of
 from kvpressure.daemon.node_sources import settings_model
 
 _INTRO: Final = f"""\
@@ -94,8 +96,28 @@ def _table(name: str, about: str, rows: list[Key]) -> str:
 def _row(key: Key) -> str:
     env = "" if key.in_list else f"`{key.env}`"
     bounds = _bounds(key)
-    kind = f"{key.type}, {bounds}" if bounds else key.type
+    kind = f"{type_name(key)}, {bounds}" if bounds else type_name(key)
     return f"| `{key.path[-1]}` | {env} | {kind} | {_default(key)} | {meaning(key)} |"
+
+
+_SCALARS: Final = {str: "string", Path: "path", float: "number", int: "integer", bool: "boolean"}
+_LISTS: Final = {
+    types.ListenAddresses: "address or list",
+    types.Gpus: "`all` or list",
+    types.Vendors: "`auto` or list",
+    types.SdPatterns: "list of paths",
+}
+
+
+def type_name(key: Key) -> str:
+    """Name the type of a key."""
+    kind = bare(key.field.kind)
+    for known, name in _LISTS.items():
+        if kind == bare(known):
+            return name
+    if typing.get_origin(kind) is typing.Literal:
+        return "one of " + ", ".join(typing.get_args(kind))
+    return "list" if typing.get_origin(kind) is tuple else _SCALARS.get(kind, "mapping")
 
 
 def meaning(key: Key) -> str:

@@ -270,7 +270,7 @@ def _verdict(view: EngineView) -> str:
     """Return the diagnosis in words, "" before the first."""
     if (diagnosis := view.diagnosis) is None or diagnosis.cause is NOT_KNOWN:
         return ""
-    return f"{cause_words(diagnosis)}. {meaning(diagnosis)}"
+    return f"{cause_words(diagnosis)}. {meaning(diagnosis, view.runtime)}"
 
 
 def _clock_text(seconds: float) -> str:

@@ -133,7 +133,7 @@ def _verdict(finding: Finding, now: float, *, whole: bool) -> list[RenderableTyp
     view, diagnosis = finding.view, finding.diagnosis
     if diagnosis is not None and view is not None:
         failures = failures_text(view.derived)
-        parts.append(Text(f"{meaning(diagnosis)} {numbers(view)}{' ' if failures else ''}{failures}\n"))
+        parts.append(Text(f"{meaning(diagnosis, view.runtime)} {numbers(view)}{' ' if failures else ''}{failures}\n"))
         if diagnosis.grounds:
             parts.append(Text(f"{clean(diagnosis.grounds)}\n"))
         parts += _evidence(diagnosis, whole=whole)

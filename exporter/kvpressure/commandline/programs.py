@@ -173,7 +173,7 @@ class ContainerRun:
 
     def values(self, *names: str) -> Iterator[str]:
         """Yield the values of an option, by any of its names."""
-        for word, following in zip(self.options, (*self.options[1:], ""), strict=True):
+        for word, following in zip(self.options, (*self.options[1:], ""), strict=False):
             name, equals, value = word.partition("=")
             if name in names:
                 yield (value if equals else following).strip("\"'")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from functools import cache, cached_property
-from importlib import resources
+from pathlib import Path
 from typing import Any, Final, get_type_hints
 
 from kvpressure.config import strict_yaml
@@ -371,7 +371,7 @@ def _grouped(values: Mapping[str, float], entries: Mapping[str, Entry]) -> Thres
 
 def packaged_text() -> str:
     """Return the text of the `thresholds.yaml` that comes with the package."""
-    return resources.files("kvpressure.config").joinpath("thresholds.yaml").read_text("utf-8")
+    return Path(__file__).with_name("thresholds.yaml").read_text("utf-8")
 
 
 def load_thresholds(

@@ -24,7 +24,8 @@ class Inputs:
     of device memory gained over the window, `starts` how often the server started in the last ten minutes; None where
     not known.
     `external_evidence` is what other sources report (pods, logs, host), by symptom. `declared` are the limits it was
-    started with, by name. `signals` are those of its page, `optional_signals` those that pages of its runtime may have.
+    started with, by name, and `own_names` what its runtime calls them. `signals` are those of its page,
+    `optional_signals` those that pages of its runtime may have.
     """
 
     derived: Derived
@@ -35,6 +36,7 @@ class Inputs:
     starts: int | None = None
     external_evidence: Mapping[str, OutsideEvidence] = field(default_factory=dict)
     declared: Mapping[str, float] = field(default_factory=dict)
+    own_names: Mapping[str, str] = field(default_factory=dict)
     signals: frozenset[str] = frozenset()
     optional_signals: tuple[OptionalSignal, ...] = ()
 
@@ -44,12 +46,12 @@ class Inputs:
 
     def inflation(self) -> tuple[float | None, str]:
         """Return the larger of end-to-end and inter-token inflation, and its kind."""
-        found = [
+        factors = [
             (value, kind)
             for kind in ("e2e", "inter_token")
             if (value := self.value("latency_inflation_ratio", kind)) is not None
         ]
-        return max(found, default=(None, "e2e"))
+        return max(factors, default=(None, "e2e"))
 
 
 @dataclass(slots=True, eq=False)

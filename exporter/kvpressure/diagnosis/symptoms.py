@@ -23,13 +23,13 @@ def judge_all(inputs: Inputs) -> Symptoms:
     at a slower turnover of its cache are known (decision 0410), those of `judge_symptom` in files of `rules` only where
     it returns any.
     """
-    found = {name: judge(inputs) for name, judge in _ALL.items()}
+    judged = {name: judge(inputs) for name, judge in _ALL.items()}
     if inputs.value("requests_refused_per_second") is not None:
-        found["load_shed"] = _load_shed(inputs)
+        judged["load_shed"] = _load_shed(inputs)
     if inputs.window.eviction.recomputed_ratio is not None:
-        found["evicting"] = _evicting(inputs)
+        judged["evicting"] = _evicting(inputs)
     optional = (judge(inputs) for judge in _optional())
-    return found | {evidence.symptom: evidence for evidence in optional if evidence is not None}
+    return judged | {evidence.symptom: evidence for evidence in optional if evidence is not None}
 
 
 @cache

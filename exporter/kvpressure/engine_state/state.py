@@ -233,6 +233,7 @@ def _context(environment: EngineEnvironment, sample: EngineSample, thresholds: T
 def _inputs(poll: _Poll, reading: Reading) -> Inputs:
     environment, thresholds = poll.environment, poll.thresholds
     key, restarts = container_of(environment.target), environment.container_restarts
+    runtime = named(poll.page.runtime)
     return Inputs(
         derived=reading.derived,
         thresholds=thresholds,
@@ -242,6 +243,7 @@ def _inputs(poll: _Poll, reading: Reading) -> Inputs:
         starts=environment.starts,
         external_evidence=outside_evidence(poll.page.t, key, environment.common, restarts, thresholds),
         declared=environment.declared_values,
+        own_names=runtime.advice.words.limits,
         signals=reading.signals,
-        optional_signals=named(poll.page.runtime).evidence,
+        optional_signals=runtime.evidence,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def render(template: str, **values: object) -> str:
 @functools.cache
 def source(name: str) -> str:
     """Return a style or script, as it stands in the page."""
-    return resources.files("kvpressure.exposition").joinpath("templates", name).read_text("utf-8")
+    return (Path(__file__).with_name("templates") / name).read_text("utf-8")
 
 
 def digest(text: str) -> str:

@@ -283,10 +283,10 @@ def container_values(environment: Environment) -> Mapping[ContainerId, Mapping[s
     Counters are the API server's own (restarts) or begin at 0 when the exporter finds their container.
     """
     throttled = environment.host.throttled_ratio if environment.host is not None else {}
-    found: dict[ContainerId, Mapping[str, object]] = {}
+    by_container: dict[ContainerId, Mapping[str, object]] = {}
     for key in sorted({*environment.containers, *environment.logs, *environment.events, *throttled}):
         values: dict[str, object] = {}
-        found[key] = values
+        by_container[key] = values
         if (state := environment.containers.get(key)) is not None:
             values["container_restarts_total"] = float(state.restarts)
             if state.image:
@@ -299,4 +299,4 @@ def container_values(environment: Environment) -> Mapping[ContainerId, Mapping[s
             values["kubernetes_events_total"] = {reason: float(count) for reason, count in events.counts.items()}
         if key in throttled:
             values["cpu_throttled_ratio"] = throttled[key]
-    return found
+    return by_container

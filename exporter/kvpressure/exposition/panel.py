@@ -92,7 +92,7 @@ def engine_panel(
         "role": role_of(view.derived),
         "cause": cause.value,
         "label": CATALOGUE[cause].label,
-        "meaning": meaning(diagnosis) if diagnosis else "No diagnosis has been made yet.",
+        "meaning": meaning(diagnosis, view.runtime) if diagnosis else "No diagnosis has been made yet.",
         "stage": STAGES[diagnosis.stage] if diagnosis else "",
         "detail": diagnosis.detail if diagnosis else "",
         "grounds": diagnosis.grounds if diagnosis else "",

@@ -10,8 +10,8 @@ import itertools
 import re
 import shlex
 from collections.abc import Mapping
-from importlib import resources
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
 from kvpressure.exposition import assets
@@ -44,20 +44,20 @@ _ADDRESS = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-
 _SLOT = re.compile("|".join(f"{re.escape(name)}\\b" for name in PLACEHOLDERS))
 _MATCHER = re.compile(rf'\w+="({_SLOT.pattern})",?\s*')
 _LINK = re.compile(r"([A-Za-z]+)\.md(#[\w-]*)?")
+_FOLDER: Final = Path(__file__).parents[1] / "runbooks"
 
 
 def names() -> tuple[str, ...]:
     """Return the alerts that have a runbook."""
-    files = (resources.files("kvpressure") / "runbooks").iterdir()
-    found = (file.name.removesuffix(".md") for file in files if file.name.endswith(".md"))
-    return tuple(sorted(name for name in found if name != INDEX))
+    stems = (file.stem for file in _FOLDER.glob("*.md"))
+    return tuple(sorted(name for name in stems if name != INDEX))
 
 
 def source(name: str) -> str:
     """Return the Markdown source of a runbook, or of `INDEX`. Raises KeyError."""
     if name != INDEX and name not in names():
         raise KeyError(name)
-    return (resources.files("kvpressure") / "runbooks" / f"{name}.md").read_text(encoding="utf-8")
+    return (_FOLDER / f"{name}.md").read_text(encoding="utf-8")
 
 
 def for_people(name: str) -> str:

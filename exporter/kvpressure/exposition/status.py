@@ -84,8 +84,8 @@ def diagnosis_json(snapshot: Snapshot, advise: Advise = no_advice) -> dict[str, 
     unread = []
     for health in snapshot.unread:
         answering = False if health.errors else None
-        found = unread_json(health.target, health.error, status_of(health), answering=answering)
-        unread.append({**found, "incident": None})
+        never_read = unread_json(health.target, health.error, status_of(health), answering=answering)
+        unread.append({**never_read, "incident": None})
     gpus = [gpu_json(view) for view in snapshot.gpus]
     return {"schema_version": VERSION, "t": snapshot.t, "engines": engines + unread, "gpus": gpus}
 
@@ -177,8 +177,8 @@ def _headline(snapshot: Snapshot) -> str:
     troubles.update(status.state for status in unread if status.is_trouble)
     if not troubles and not snapshot.known:
         return f"{total} engine{'s' * (total != 1)}: not read yet"
-    found = troubles or Counter(CATALOGUE[cause_of(view)].label for view in snapshot.engines)
-    counts = ", ".join(f"{number} {label}" if len(found) > 1 else label for label, number in found.items())
+    counted = troubles or Counter(CATALOGUE[cause_of(view)].label for view in snapshot.engines)
+    counts = ", ".join(f"{number} {label}" if len(counted) > 1 else label for label, number in counted.items())
     of = f"{sum(troubles.values())} of {total}" if troubles else str(total)
     return f"{of} engine{'s' * (total != 1)}: {counts}"
 

@@ -182,7 +182,7 @@ def _numbers(name: str, names: tuple[str, ...], labels: Labels, value: object) -
 def _summary(family: Family, labels: Labels, value: object, observed: object) -> Iterator[Sample]:
     """Yield quantiles, sum and count by the first label; OpenTelemetry's collector drops a summary without a count."""
     by, *others = family.labels
-    recent, totals = (one if isinstance(one, Mapping) else {} for one in (value, observed))
+    recent, totals = (given if isinstance(given, Mapping) else {} for given in (value, observed))
     for label_value in {**recent, **totals}:
         own = {**labels, by: _shown(label_value)}
         yield from _numbers(family.name, tuple(others), own, recent.get(label_value, {}))

@@ -14,6 +14,7 @@ from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.incident import Incident
 from kvpressure.model.values import Value, at, clock
 from kvpressure.model.verdict import DETAILS, Cause, Diagnosis, Stage
+from kvpressure.runtimes.registry import named
 
 STAGES: dict[Stage, str] = {
     Stage.NONE: "",
@@ -63,9 +64,11 @@ def without_gpu_text(actions: Sequence[Action]) -> str:
     return f"Without a GPU: step {step.order}, {step.title}{change}{effect}."
 
 
-def meaning(diagnosis: Diagnosis) -> str:
-    """Return the verdict as a sentence: the detail of its cause where there is one, else the cause."""
-    text = DETAILS[diagnosis.cause].get(diagnosis.detail)
+def meaning(diagnosis: Diagnosis, runtime: str = "") -> str:
+    """Return the verdict as a sentence: the detail of its cause where there is one, by its flags, else the cause."""
+    text = DETAILS[diagnosis.cause].get(diagnosis.detail, "")
+    for name, own in named(runtime).advice.words.limits.items():
+        text = text if own.replace("-", "_") == name else text.replace(name, own)
     return f"{text[:1].upper()}{text[1:]}." if text else CATALOGUE[diagnosis.cause].meaning
 
 

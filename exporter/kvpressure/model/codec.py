@@ -79,8 +79,8 @@ def evidence_json(evidence: Evidence) -> dict[str, object]:
 
 def limits_json(limits: Limits) -> dict[str, object]:
     """Return every limit by name, `null` where it is not known."""
-    found = {name: getattr(limits, name) for name in Limits.__dataclass_fields__}
-    return {name: limit and {"value": limit.value, "source": limit.source} for name, limit in found.items()}
+    by_name = {name: getattr(limits, name) for name in Limits.__dataclass_fields__}
+    return {name: limit and {"value": limit.value, "source": limit.source} for name, limit in by_name.items()}
 
 
 def action_json(action: Action) -> dict[str, object]:
@@ -141,14 +141,14 @@ def gpu_json(view: GpuView) -> dict[str, object]:
 
 def numbers_json(values: Mapping[str, Value]) -> dict[str, object]:
     """Return derived values without histograms, numbers that JSON cannot hold, and objects left empty by that."""
-    found: dict[str, object] = {}
+    numbers: dict[str, object] = {}
     for name, value in values.items():
         if isinstance(value, HistogramSample):
             continue
         plain = numbers_json(value) if isinstance(value, Mapping) else _finite(value)
         if plain is not None and plain != {}:
-            found[name] = plain
-    return found
+            numbers[name] = plain
+    return numbers
 
 
 def _finite(value: float | None) -> float | None:

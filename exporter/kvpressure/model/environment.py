@@ -37,7 +37,7 @@ ROLE_CODES: Final[Mapping[str, float]] = {PREFILL: 1.0, DECODE: 2.0}
 
 def role_of_code(code: float | None) -> str:
     """Return the role of a value of `kv_role`, "" for None and any other."""
-    return next((role for role, one in ROLE_CODES.items() if one == code), "")
+    return next((role for role, value in ROLE_CODES.items() if value == code), "")
 
 
 class ContainerId(NamedTuple):

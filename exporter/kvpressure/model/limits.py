@@ -50,5 +50,5 @@ class Limits:
     def with_declared(self, declared: Mapping[str, float]) -> Limits:
         """Return these limits with later declarations, by field name; other names, such as `kv_role`, are no limits."""
         known = self.__dataclass_fields__
-        found = {name: Limit(value) for name, value in declared.items() if name in known}
-        return changed(self, **found) if found else self
+        later = {name: Limit(value) for name, value in declared.items() if name in known}
+        return changed(self, **later) if later else self

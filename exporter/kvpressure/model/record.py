@@ -19,14 +19,14 @@ def record(cls: type[T]) -> type[T]:
     return dataclass(slots=True, unsafe_hash=True)(cls)
 
 
-def changed(one: T, **changes: Any) -> T:
+def changed(original: T, **changes: Any) -> T:
     """Return a record with other values of some fields, as `dataclasses.replace` does it in a third of the time."""
-    kind = one.__class__
+    kind = original.__class__
     if kind not in _READERS:
         names = tuple(each.name for each in fields(kind))  # type: ignore[arg-type]
         _READERS[kind] = names, attrgetter(*names)
     names, values_of = _READERS[kind]
-    return kind(**{**dict(zip(names, values_of(one), strict=True)), **changes})
+    return kind(**{**dict(zip(names, values_of(original), strict=True)), **changes})
 
 
 _READERS: Final[dict[type[Any], tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]]] = {}

@@ -27,7 +27,7 @@ _TREE: Final = (dict, Mapping)
 
 def known(values: Mapping[str, Value | None]) -> Derived:
     """Return `values` without the unknown ones, among which are numbers that are not finite."""
-    found: Derived = {}
+    kept: Derived = {}
     value: Any
     for name, value in values.items():
         if value is None:
@@ -35,15 +35,15 @@ def known(values: Mapping[str, Value | None]) -> Derived:
         # First what most are: asking for an abstract class is dear.
         if value.__class__ is dict:
             if inner := known(value):
-                found[name] = inner
+                kept[name] = inner
         elif value.__class__ is float or isinstance(value, _NUMBERS):
             if -math.inf < value < math.inf:
-                found[name] = value
+                kept[name] = value
         elif not isinstance(value, _TREE):
-            found[name] = value
+            kept[name] = value
         elif inner := known(value):
-            found[name] = inner
-    return found
+            kept[name] = inner
+    return kept
 
 
 def by_quantile(values: Sequence[float], quantiles: Sequence[float] = QUANTILES) -> Value:

@@ -199,8 +199,8 @@ class DecodeEngine:
 
 def role_of(derived: Derived) -> str:
     """Return what an engine does where prefill and decode are apart: `PREFILL`, `DECODE` or ""."""
-    found = derived.get("role")
-    return next(iter(found), "") if isinstance(found, Mapping) else ""
+    roles = derived.get("role")
+    return next(iter(roles), "") if isinstance(roles, Mapping) else ""
 
 
 def decode_side_of(view: EngineView, others: Iterable[EngineView]) -> tuple[DecodeEngine, ...]:

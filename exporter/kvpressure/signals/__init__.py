@@ -7,19 +7,7 @@ from typing import Final
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.values import Derived, Value
-from kvpressure.signals import (
-    batch,
-    gpu,
-    kv,
-    latency,
-    prefix_cache,
-    residency,
-    saturation,
-    throughput,
-    traffic,
-    transfer,
-    waiting,
-)
+from kvpressure.signals import batch, gpu, kv, latency, prefix_cache, residency, saturation, throughput, traffic
 from kvpressure.signals.context import Context
 from kvpressure.signals.eviction import NOTHING_EVICTED, Eviction
 from kvpressure.signals.gpu import derive_gpu
@@ -45,12 +33,7 @@ OF_WINDOW: Final[tuple[Callable[[EngineWindow, Context], Derived], ...]] = (
 )
 """The signals of the window alone, in their order; those of optional sources come after them."""
 
-OF_VERDICT: Final[tuple[Callable[[Reading], Derived], ...]] = (
-    judged,
-    lambda reading: transfer.derive(reading.newest.transfer),
-    lambda reading: waiting.derive(reading.newest.deferral),
-    lambda reading: saturation.derive(reading.window, reading.context, reading.newest),
-)
+OF_VERDICT: Final = (judged, saturation.derive)
 """The signals of the newest polls as a verdict counts them, in their order; what an engine remembers comes after."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from kvpressure.model.family import engine_family, json_value
@@ -80,5 +81,4 @@ def _batch(before: Point, after: Point, *, multiprocess: bool = False) -> tuple[
     return sum(running) / len(running), weight
 
 
-def _merged_batch(before: Point, after: Point) -> tuple[float, float] | None:
-    return _batch(before, after, multiprocess=True)
+_merged_batch: Final = partial(_batch, multiprocess=True)

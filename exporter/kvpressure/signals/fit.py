@@ -137,6 +137,7 @@ class _Test:
     points: Polls
     window: EngineWindow
     context: Context
+    thresholds: Thresholds
     typical: float | None
     long: float | None
     polls: Sequence[Poll]
@@ -164,7 +165,8 @@ def _test_of(points: Polls, window: EngineWindow, context: Context, *, streams: 
     waiting = [poll.waiting for poll in polls if poll.waiting is not None]
     queued = len([True for many in waiting if many >= 1])
     always = bool(waiting) and queued / len(waiting) >= context.thresholds.room.starved_min_waiting_ratio
-    return _Test(points, window, context, typical, long, polls, long_polls, as_answered, queued > 0, always)
+    thresholds = context.thresholds
+    return _Test(points, window, context, thresholds, typical, long, polls, long_polls, as_answered, queued > 0, always)
 
 
 class _Shares(NamedTuple):
@@ -187,19 +189,12 @@ class _Cap(NamedTuple):
 
 
 def _cap_of(test: _Test, deferral: Deferral | None, shares: _Shares) -> _Cap:
-    points, window = test.points, test.window
-    thresholds = test.context.thresholds
-    steadiness, refilled = _steadiness(points, window.highest_running()), _refilled(window, thresholds)
-    declared = _at_declared_cap(window, test.context)
-    at_cap = _at_cap(points, window, steadiness, thresholds) and (
-        declared
-        or (
-            refilled
-            and _room_is_seen(points, window, shares.blocked, shares.by_long, thresholds)
-            and not _wait_for_kv(points, deferral, thresholds)
-        )
+    steadiness, refilled = _steadiness(test.points, test.window.highest_running()), _refilled(test)
+    declared = _at_declared_cap(test)
+    at_cap = _at_cap(test, steadiness) and (
+        declared or (refilled and _room_is_seen(test, shares) and not _wait_for_kv(test, deferral))
     )
-    untold = at_cap and not declared and _cap_is_untold(points, thresholds)
+    untold = at_cap and not declared and _cap_is_untold(test)
     return _Cap(at_cap and not untold, untold, steadiness, refilled)
 
 
@@ -207,8 +202,7 @@ def _the_longest_may_wait(shares: _Shares, test: _Test, _: _Cap) -> _Shares:
     """Where any request waits, it may be the longest."""
     if not test.waits:
         return shares
-    longest = _longest_prompt_tokens(test.points, test.window, test.typical, test.long, test.context.thresholds)
-    return shares._replace(by_longest=blocked_ratio(test.long_polls, longest))
+    return shares._replace(by_longest=blocked_ratio(test.long_polls, _longest_prompt_tokens(test)))
 
 
 def _a_long_one_waits(shares: _Shares, test: _Test, cap: _Cap) -> _Shares:
@@ -223,18 +217,16 @@ def _nothing_starts(shares: _Shares, test: _Test, cap: _Cap) -> _Shares:
     """Where nothing starts, the head may be a preempted request: it brings its answer along."""
     if cap.limits or shares.blocked is None or shares.by_long is None or not test.always:
         return shares
-    thresholds = test.context.thresholds
-    fits = shares.blocked < thresholds.symptoms.admission_blocked_min_ratio
-    starved = fits and _starved(test.points, test.window, test.long, thresholds)
-    return shares._replace(blocked=1.0, starved=True) if starved else shares
+    fits = shares.blocked < test.thresholds.symptoms.admission_blocked_min_ratio
+    return shares._replace(blocked=1.0, starved=True) if fits and _starved(test) else shares
 
 
 def _layers_differ(shares: _Shares, test: _Test, _: _Cap) -> _Shares:
     """Where layers differ, a request takes more than its tokens: what those before it took says whether it fits."""
-    least = test.context.thresholds.symptoms.admission_blocked_min_ratio
+    least = test.thresholds.symptoms.admission_blocked_min_ratio
     if not test.window.cache.layers_differ or (shares.by_longest or 0.0) < least:
         return shares
-    took = (coming_in_tokens(test.window, test.context.thresholds), _least_of_one_request(test.window))
+    took = (coming_in_tokens(test.window, test.thresholds), _least_of_one_request(test.window))
     tried = (test.polls, at_peak(test.polls)) if test.always else (test.polls,)
     learned = max(blocked_ratio(polls, tokens) or 0.0 for tokens in took for polls in tried)
     if learned < least:
@@ -264,21 +256,22 @@ def _by_watermark_ratio(points: Polls, cache: CacheConfig, long: float | None) -
     return share_that_fits(polls, without, long)
 
 
-def _starved(points: Polls, window: EngineWindow, long: float | None, thresholds: Thresholds) -> bool:
+def _starved(test: _Test) -> bool:
     """Whether nothing starts for lack of room for a long request and its answer; without tokens the engine hangs.
 
     Where layers differ a request takes more than its tokens: then the cache has to be full.
     """
+    points, cache, long = test.points, test.window.cache, test.long
     started, usage = points.growth("started"), points.values("kv_usage")
     if started is None or started > 0 or not usage or not points.growth("generation_tokens"):
         return False
-    capacity, answer = window.cache.capacity_tokens, p95(window.long_histogram("request_output_tokens"))
-    if capacity is None or long is None or answer is None or window.cache.layers_differ:
-        return mean(usage) >= thresholds.symptoms.kv_saturated_min_ratio
-    return (1.0 - mean(usage)) * capacity - kept_tokens(window.cache) < long + answer
+    capacity, answer = cache.capacity_tokens, p95(test.window.long_histogram("request_output_tokens"))
+    if capacity is None or long is None or answer is None or cache.layers_differ:
+        return mean(usage) >= test.thresholds.symptoms.kv_saturated_min_ratio
+    return (1.0 - mean(usage)) * capacity - kept_tokens(cache) < long + answer
 
 
-def _at_cap(points: Polls, window: EngineWindow, steadiness: float | None, thresholds: Thresholds) -> bool:
+def _at_cap(test: _Test, steadiness: float | None) -> bool:
     """Whether a fixed cap limits the batch while requests wait: it is as large as ever, and free places do not last.
 
     At a cap the next request takes a free place in the next step or the one after. So the places that are free at a
@@ -286,6 +279,7 @@ def _at_cap(points: Polls, window: EngineWindow, steadiness: float | None, thres
     for longer are kept free by something else. Such a step computes a prompt, and its place shows as free until it
     ends: where that takes longer than other steps, as many are free as prompts are being computed.
     """
+    points, window, thresholds = test.points, test.window, test.thresholds
     highest, queued = window.highest_running(), _queued(points)
     if seats := values(queued, "seats"):
         full = mean(values(queued, "running")) >= thresholds.batch.at_cap_min_ratio * mean(seats)
@@ -316,62 +310,58 @@ def _at_cap(points: Polls, window: EngineWindow, steadiness: float | None, thres
     return free <= expected + thresholds.batch.refill_deviation_max_factor * math.sqrt(expected) + spare
 
 
-def _cap_is_untold(points: Polls, thresholds: Thresholds) -> bool:
+def _cap_is_untold(test: _Test) -> bool:
     """Return whether a steady batch may as well be one of a full cache: steps or starts are not counted.
 
     Where room is kept for answers, the cache is full for the next request well before all of it is in use.
     """
-    counted = points.growth("started") is not None and points.growth("steps")
-    usage, room, symptoms = points.values("kv_usage"), thresholds.room, thresholds.symptoms
+    points, room, symptoms = test.points, test.thresholds.room, test.thresholds.symptoms
+    counted, usage = points.growth("started") is not None and points.growth("steps"), points.values("kv_usage")
     full = room.room_ample_max_usage_ratio if points.values("reserve_ratio") else symptoms.kv_saturated_min_ratio
     return not counted and bool(usage) and mean(usage) >= full
 
 
-def _at_declared_cap(window: EngineWindow, context: Context) -> bool:
+def _at_declared_cap(test: _Test) -> bool:
     """Return whether the batch has been as large as a known cap lets it, by the page or by how it was started."""
-    highest, most = window.highest_running(), context.max_num_seqs
-    seats = window.points.max("seats")
-    return seats is not None or (
-        most is not None and highest is not None and highest >= context.thresholds.batch.at_cap_min_ratio * most
-    )
+    highest, most = test.window.highest_running(), test.context.max_num_seqs
+    if test.window.points.max("seats") is not None:
+        return True
+    return most is not None and highest is not None and highest >= test.thresholds.batch.at_cap_min_ratio * most
 
 
-def _refilled(window: EngineWindow, thresholds: Thresholds) -> bool:
+def _refilled(test: _Test) -> bool:
     """Return whether so many requests came that a batch as large as before is no chance.
 
     That takes time, and a short sample does not show it.
     """
-    came = window.points.growth("started")
-    came = window.points.growth("finished") if came is None else came
-    return came is None or came >= thresholds.batch.cap_steady_min_sequences
+    came = test.window.points.growth("started")
+    came = test.window.points.growth("finished") if came is None else came
+    return came is None or came >= test.thresholds.batch.cap_steady_min_sequences
 
 
-def _room_is_seen(
-    points: Polls,
-    window: EngineWindow,
-    blocked: float | None,
-    blocked_by_long: float | None,
-    thresholds: Thresholds,
-) -> bool:
+def _room_is_seen(test: _Test, shares: _Shares) -> bool:
     """Return whether a steady batch may be one at a cap that nobody has declared: the cache is seen to have room.
 
     Where lengths or the size of the cache are not known, most of it has to be free; and a few requests of which the
     next may not fit are as steady as a batch at a cap.
     """
+    window, thresholds = test.window, test.thresholds
     few = (window.highest_running() or 0.0) < thresholds.batch.cap_steady_min_sequences
-    if blocked is None or (few and (not _lengths_known(window, thresholds) or window.cache.capacity_tokens is None)):
-        usage = points.values("kv_usage")
+    if shares.blocked is None or (
+        few and (not _lengths_known(window, thresholds) or window.cache.capacity_tokens is None)
+    ):
+        usage = test.points.values("kv_usage")
         return not usage or mean(usage) <= thresholds.room.room_ample_max_usage_ratio
-    return not (few and (blocked_by_long or 0.0) >= thresholds.symptoms.admission_blocked_min_ratio)
+    return not (few and (shares.by_long or 0.0) >= thresholds.symptoms.admission_blocked_min_ratio)
 
 
-def _wait_for_kv(points: Polls, deferral: Deferral | None, thresholds: Thresholds) -> bool:
+def _wait_for_kv(test: _Test, deferral: Deferral | None) -> bool:
     """Return whether most that wait are deferred where most of the prompts' KV comes from elsewhere.
 
     They take no place until it is there: that the batch stays as it is shows how fast KV comes, and no cap. What the
     page does not say of them, neither speaks for a cap: how many are deferred, how much a connector in use brings.
     """
-    least = thresholds.queue.deferred_min_ratio
+    points, least = test.points, test.thresholds.queue.deferred_min_ratio
     waiting, deferred = sum(points.values("waiting")), sum(points.values("waiting_deferred"))
     told = bool(points.values("waiting_deferred"))
     if deferral is None or waiting <= 0 or (told and deferred < least * waiting):
@@ -386,18 +376,17 @@ def _prefill_seconds(window: EngineWindow) -> float:
     return seconds / prompts if seconds is not None and prompts is not None and prompts >= LEAST_PROMPTS else 0.0
 
 
-def _longest_prompt_tokens(
-    points: Polls, window: EngineWindow, typical: float | None, long: float | None, thresholds: Thresholds
-) -> float | None:
+def _longest_prompt_tokens(test: _Test) -> float | None:
     """Return the longest recent prompt, or what a request may take where layers differ; at least `long`.
 
     Of those that finished, the middle of their highest bucket; of those that only started, what the starts between two
     polls computed, less typical ones for all but one of them.
     """
+    typical, long, window = test.typical, test.long, test.window
     if typical is None or long is None:
         return None
-    lengths = [long, _most_of_one_request(points, window, thresholds)]
-    if (finished := _longest_finished(window, thresholds)) is not None:
+    lengths = [long, _most_of_one_request(test)]
+    if (finished := _longest_finished(window, test.thresholds)) is not None:
         lengths.append(finished)
     lengths += [
         tokens - (started - 1) * typical if started > 1 else tokens
@@ -412,21 +401,17 @@ def _starts(before: Point, after: Point) -> tuple[float | None, float | None]:
     return grown(before, after, "prompt_tokens"), grown(before, after, "started")
 
 
-def _most_of_one_request(points: Polls, window: EngineWindow, thresholds: Thresholds) -> float:
+def _most_of_one_request(test: _Test) -> float:
     """Return the most tokens of the pool that one request may take where layers differ; 0 where they do not.
 
     No more than one of full length, nor much more than those that run take on average.
     """
-    cache = window.cache
-    usage, running = points.values("kv_usage"), points.values("running")
-    if not cache.layers_differ or cache.capacity_tokens is None or not usage or not running:
+    cache, most = test.window.cache, test.thresholds.room.layers_differ_cost_max_factor
+    usage, running = test.points.values("kv_usage"), test.points.values("running")
+    if not cache.layers_differ or cache.capacity_tokens is None or not usage or sum(running) <= 0.0:
         return 0.0
-    if (mean_running := mean(running)) <= 0.0:
-        return 0.0
-    each = mean(usage) * cache.capacity_tokens / mean_running
-    return min(
-        float(cache.max_model_len or cache.capacity_tokens), thresholds.room.layers_differ_cost_max_factor * each
-    )
+    each = mean(usage) * cache.capacity_tokens / mean(running)
+    return min(float(cache.max_model_len or cache.capacity_tokens), most * each)
 
 
 def _least_of_one_request(window: EngineWindow) -> float | None:

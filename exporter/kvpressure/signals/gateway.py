@@ -105,7 +105,8 @@ def with_gateways(
     by_queue = (more[_QUEUE] or 0.0) > (math.inf if more[_KV] is None else more[_KV])
     kept = None if most is None or not queue or by_queue else 1.0 - most
     return replace(
-        sample, gauges=_waiting(sample.gauges, taken) | {name: one for name, one in more.items() if one is not None}
+        sample,
+        gauges=_waiting(sample.gauges, taken) | {name: value for name, value in more.items() if value is not None},
     ), kept
 
 

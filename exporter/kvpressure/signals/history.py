@@ -210,7 +210,7 @@ def _past(kept: dict[K, _Past], key: K, rows: Sequence[str], now: float) -> _Pas
     past = kept.get(key)
     if past is None:
         if len(kept) >= MAX_HISTORIES:
-            oldest = min(kept, key=lambda one: kept[one].last_added)
+            oldest = min(kept, key=lambda held: kept[held].last_added)
             if kept[oldest].last_added >= now - STEP_SECONDS:
                 return None
             del kept[oldest]

@@ -53,13 +53,13 @@ def derive(window: EngineWindow, context: Context) -> Derived:
 
     Of end-to-end latency, what longer answers explain is no inflation; they explain no time in the queue.
     """
-    found = window.of_histograms(_quantiles)
-    latencies: dict[str, Value] = {kind: by_quantile(three) for kind, three in found.items()}
-    healthy = {kind: context.baseline[kind] for kind in found if kind in INFLATED and context.baseline.get(kind)}
-    inflation: dict[str, Value] = {kind: found[kind][1] / usual for kind, usual in healthy.items()}
+    quantiles = window.of_histograms(_quantiles)
+    latencies: dict[str, Value] = {kind: by_quantile(three) for kind, three in quantiles.items()}
+    healthy = {kind: context.baseline[kind] for kind in quantiles if kind in INFLATED and context.baseline.get(kind)}
+    inflation: dict[str, Value] = {kind: quantiles[kind][1] / usual for kind, usual in healthy.items()}
     if "e2e" in healthy:
-        whole, longer = found["e2e"][1], answers_of(window, context.baseline).growth_factor
-        queued = min(whole, found["queue"][1]) if "queue" in found else 0.0
+        whole, longer = quantiles["e2e"][1], answers_of(window, context.baseline).growth_factor
+        queued = min(whole, quantiles["queue"][1]) if "queue" in quantiles else 0.0
         inflation["e2e"] = (queued + (whole - queued) / longer) / healthy["e2e"]
     derived = known({"latency_seconds": latencies or None, "latency_inflation_ratio": inflation or None})
     if observed := window.of_histograms(_observed):
@@ -107,8 +107,8 @@ def _answer_tokens(window: EngineWindow) -> float | None:
 
 def _quantiles(window: EngineWindow) -> dict[str, list[float]]:
     """Return p50, p95 and p99 by kind, of those of which anything was observed."""
-    found = {kind: histogram for kind in KINDS if (histogram := window.histogram(kind)) is not None}
-    values = {kind: [quantile(histogram, q) for q in QUANTILES] for kind, histogram in found.items()}
+    histograms = {kind: histogram for kind in KINDS if (histogram := window.histogram(kind)) is not None}
+    values = {kind: [quantile(histogram, q) for q in QUANTILES] for kind, histogram in histograms.items()}
     return {kind: [v for v in three if v is not None] for kind, three in values.items() if None not in three}
 
 

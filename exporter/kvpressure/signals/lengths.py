@@ -33,8 +33,8 @@ def placed_share(window: EngineWindow) -> float | None:
 
 def _share(window: EngineWindow, counter: str, *more: str) -> float | None:
     some, prompts = window.points.growth(counter), window.points.growth("prompt_tokens")
-    if some is None and (found := window.points.growth("found_prompt_tokens")) is not None and prompts is not None:
-        some, prompts = prompts, prompts + found
+    if some is None and (cached := window.points.growth("found_prompt_tokens")) is not None and prompts is not None:
+        some, prompts = prompts, prompts + cached
     if some is None or not prompts or window.points.growth("preemptions"):
         return None
     return min(1.0, (some + sum(window.points.growth(name) or 0.0 for name in more)) / prompts)

@@ -29,13 +29,17 @@ class Reading:
 
 def judged(reading: Reading) -> Derived:
     """Return the values that are both exported and judged: of each there is one, the verdict window's."""
-    newest = reading.newest
+    newest, role = reading.newest, reading.newest.transfer.role
     return known(
         {
             "kv_cache_usage_ratio": newest.kv_usage_ratio,
             "admission_blocked_ratio": newest.fit.blocked_ratio,
             "preempted_request_ratio": newest.preemption.request_ratio,
             "refused_request_ratio": newest.refused_ratio,
+            "role": {role: 1.0} if role else None,
+            "held_for_transfer_tokens": newest.transfer.held_tokens,
+            "offload_hit_ratio": newest.deferral.offload_hit_ratio,
+            "offload_loads_under_way": newest.deferral.loads,
         }
     )
 

@@ -22,6 +22,7 @@ from kvpressure.signals.lengths import (
     placed_share,
     typical_prompt_tokens,
 )
+from kvpressure.signals.reading import Reading
 from kvpressure.signals.verdict_window import VerdictWindow
 from kvpressure.signals.waiting import Queue
 from kvpressure.signals.windows import EngineWindow
@@ -61,8 +62,9 @@ FAMILIES: Final = (
 )
 
 
-def derive(window: EngineWindow, context: Context, newest: VerdictWindow) -> Derived:
+def derive(reading: Reading) -> Derived:
     """Return `saturation_ratio` and `demand_replicas` by constraint."""
+    window, context, newest = reading.window, reading.context, reading.newest
     more = _more(window, newest.queue, context.thresholds)
     most = _Most(context.thresholds.scaling.up_max_factor, _turn(window, context.thresholds))
     loads = {

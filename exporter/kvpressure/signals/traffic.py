@@ -172,7 +172,9 @@ def derive_failures(window: EngineWindow, _: Context) -> Derived:
         # A series with a status is not there before the first request that has it.
         before, seconds = points[0].gauges.get("server_errors", 0.0), points[-1].t - points[0].t
         totals["server_error"], rates["server_error"] = errors, max(0.0, errors - before) / seconds
-    return known({"failed_requests_total": totals or None, "failed_requests_per_second": known(rates) or None})
+    if not totals:
+        return {}
+    return known({"failed_requests_total": totals, "failed_requests_per_second": known(rates) or None})
 
 
 def derive_refusals(window: EngineWindow, _: Context) -> Derived:

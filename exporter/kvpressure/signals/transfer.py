@@ -13,7 +13,6 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.environment import DECODE, PREFILL
 from kvpressure.model.family import engine_family
 from kvpressure.model.record import record
-from kvpressure.model.values import Derived, known
 from kvpressure.signals.context import Context
 from kvpressure.signals.lengths import long_prompt_tokens, typical_prompt_tokens
 from kvpressure.signals.points import Polls, mean
@@ -99,10 +98,3 @@ def _held(points: Polls, window: EngineWindow, thresholds: Thresholds) -> Transf
     used, ended = mean(usage) * capacity, window.points.rate("finished_prompt_tokens")
     seconds = None if ended is None else held / ended if ended else math.inf if held else 0.0
     return Transfer(PREFILL, held, held / used if used else 0.0, seconds)
-
-
-def derive(transfer: Transfer) -> Derived:
-    """Return `role` and `held_for_transfer_tokens`."""
-    return known(
-        {"role": {transfer.role: 1.0} if transfer.role else None, "held_for_transfer_tokens": transfer.held_tokens}
-    )

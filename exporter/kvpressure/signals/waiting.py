@@ -11,12 +11,16 @@ from typing import Final
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.family import json_value
 from kvpressure.model.record import record
-from kvpressure.model.values import Derived, known
 from kvpressure.signals.points import Point, Polls, mean
 from kvpressure.signals.windows import EngineWindow
 
 FAMILIES: Final = (
     json_value("offload_hit_ratio", "Share of the prompt tokens looked up in an offload tier that it had."),
+    json_value(
+        "offload_loads_under_way",
+        "Loads from an offload tier under way, mean over the window: seconds that they took, of all at once, over its "
+        "seconds.",
+    ),
 )
 
 
@@ -127,6 +131,7 @@ class Deferral:
     prompts that nobody fetched in time; `read_seconds_per_gigabyte` is how long slow tiers of an offload take.
     `dropped_stores` are those for which the tier had no room. One load from it brings `load_bytes_per_second`, or
     `load_tokens_per_second` where bytes are not counted; `prompt_tokens_per_second` is how fast one prompt is computed.
+    `loads` are under way at a time, on average over the window.
     """
 
     slots: float | None = None
@@ -141,6 +146,7 @@ class Deferral:
     expired_transfers: float = 0.0
     read_seconds_per_gigabyte: float | None = None
     dropped_stores: float = 0.0
+    loads: float | None = None
     load_bytes_per_second: float | None = None
     load_tokens_per_second: float | None = None
     prompt_tokens_per_second: float | None = None
@@ -170,15 +176,11 @@ def deferral_of(window: EngineWindow) -> Deferral:
         expired_transfers=window.long_delta("expired_transfers"),
         read_seconds_per_gigabyte=_seconds_per_gigabyte(window),
         dropped_stores=window.long_delta("dropped_stores"),
+        loads=window.points.rate("offload_load_seconds"),
         load_bytes_per_second=_speed(window, "offload_load_bytes", "offload_load_seconds"),
         load_tokens_per_second=_speed(window, "offload_load_tokens", "offload_load_seconds"),
         prompt_tokens_per_second=_speed(window, "computed_prompt_tokens", "prefill_seconds"),
     )
-
-
-def derive(deferral: Deferral) -> Derived:
-    """Return `offload_hit_ratio`."""
-    return known({"offload_hit_ratio": deferral.offload_hit_ratio})
 
 
 _FAILED: Final = ("failed_loads", "unplaced_loads", "failed_transfers")

@@ -8,7 +8,7 @@ unknown is left out: reviewers' tools show every result as something to fix.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 from urllib.parse import quote
@@ -23,13 +23,16 @@ from kvpressure_planner.audit.checks import CHECKS
 from kvpressure_planner.audit.checks.context import TRAFFIC, TRAFFIC_WORDS, Context, traffic
 from kvpressure_planner.audit.engine import Engine
 from kvpressure_planner.audit.manifests import Item, Manifests, from_objects, get, mapping, read, sequence, text
-from kvpressure_planner.audit.model import LEVELS, STATUSES, Finding, Level, Place, Problem, Status
+from kvpressure_planner.audit.model import LEVELS, STATUSES, Finding, Level, Once, Place, Problem, Status
 from kvpressure_planner.audit.places import GPU_ANNOTATION
 from kvpressure_planner.audit.sizing import NOTHING_KNOWN, OUTPUT, PROMPT, Knowledge, size
 
 __all__ = ["Finding", "Knowledge", "Manifests", "Problem", "Report", "audit", "from_objects", "read"]
 
 Progress = Callable[[int, int], None]
+OPTIONS: Final = "options"
+_NAMED: Final = 3
+"""Engines that are named where something is said of several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,28 +110,53 @@ def audit(
     )
     sized = {id(engine): size(engine, knowledge, thresholds) for engine in engines}
     context = Context(given, tuple(engines), thresholds, sized, knowledge)
-    reviewed, of_all = list[Engine](), dict[str, Finding]()
+    reviewed, of_all = list[Engine](), dict[tuple[str, str], list[tuple[Engine, Finding]]]()
     for engine in engines:
-        found = list(_findings(engine, context, skip, by_playbook=by_playbook))
-        own = tuple(finding for finding, is_of_all in found if not is_of_all)
-        of_all |= {finding.check: finding for finding, is_of_all in found if is_of_all}
-        reviewed.append(replace(engine, findings=own))
+        own = list[Finding]()
+        for finding, once in _findings(engine, context, skip, by_playbook=by_playbook):
+            if once == "all":
+                of_all.setdefault((finding.check, finding.reason), []).append((engine, finding))
+            else:
+                own.append(finding)
+        reviewed.append(replace(engine, findings=tuple(own)))
         progress(len(reviewed), len(engines))
-    return Report(tuple(reviewed), tuple(dict.fromkeys((*given.problems, *problems, *ignored))), tuple(of_all.values()))
+    problems = [*given.problems, *problems, *ignored]
+    said = tuple(_said_once(each, len(engines)) for each in of_all.values())
+    return Report(tuple(reviewed), tuple(dict.fromkeys(problems)), said)
+
+
+def _said_once(of_engines: Sequence[tuple[Engine, Finding]], count: int) -> Finding:
+    """Return what is said of several engines, with their names where it is not of all."""
+    names = [engine.title for engine, _ in of_engines]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    finding = of_engines[0][1]
+    whose = "" if len(names) == count else f": {', '.join(names[:_NAMED])}{more}"
+    return replace(finding, reason=f"{finding.reason}{whose}")
 
 
 def _findings(
     engine: Engine, context: Context, skip: Collection[str], *, by_playbook: bool
-) -> Iterator[tuple[Finding, bool]]:
-    """Yield what each check says, and whether it is of all engines."""
-    for check in (*CHECKS, *playbook.CHECKS) if by_playbook else CHECKS:
-        if check.name not in skip:
-            verdict = check.judge(engine, context)
-            if by_playbook:
-                verdict = playbook.judged(check.name, engine, verdict)
+) -> Iterator[tuple[Finding, Once]]:
+    """Yield what each check says, and whether it is said once of all engines.
+
+    What is unknown because the command is not known whole is said once, with the options.
+    """
+    checks = [check for check in ((*CHECKS, *playbook.CHECKS) if by_playbook else CHECKS) if check.name not in skip]
+    verdicts = {check.name: check.judge(engine, context) for check in checks}
+    if by_playbook:
+        verdicts = {name: playbook.judged(name, engine, verdict) for name, verdict in verdicts.items()}
+    options = verdicts.get(OPTIONS)
+    open_too = [name for name, verdict in verdicts.items() if verdict.once == "engine" and name != OPTIONS]
+    if options is None or options.once != "engine":
+        open_too = []
+    elif open_too:
+        options = replace(options, reason=f"{options.reason}, which leaves open: {', '.join(open_too)}")
+    for check in checks:
+        verdict = options if check.name == OPTIONS and options is not None else verdicts[check.name]
+        if check.name not in open_too:
             place = verdict.place or check.at(engine)
             finding = Finding(check.name, check.level, verdict.status, verdict.reason, place, verdict.fix)
-            yield finding, verdict.of_all
+            yield finding, verdict.once
 
 
 def _wrong_annotations(engine: Engine) -> Iterator[tuple[str, str]]:

@@ -11,6 +11,7 @@ from kvpressure.config.strict_yaml import Path
 from kvpressure.launch import Reading
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.runtimes.starting import Chart
+from kvpressure_planner.audit.deployers import UNKNOWN, Deployer
 from kvpressure_planner.audit.manifests import Item, Manifests, get, text
 from kvpressure_planner.audit.model import Finding, Place
 
@@ -56,9 +57,10 @@ class Declared:
 class Resources:
     """What an engine gets beside its command; `memory` of the host, as "requests" and "limits".
 
-    `gpu` is the GPU's name as written, `gpus` how many are given under `gpu_key` ("all" for those of the machine, None
-    for none) on each of as many `machines` as one replica takes. `shared_memory` is what makes /dev/shm larger ("" for
-    nothing, None where that is not known). `requested` are a pod's resources, `at` is the path where all that stands.
+    `gpu` is the GPU's name as written, `gpus` how many are given under `gpu_key` (or a word of `deployers`, None where
+    that is not known) on each of as many `machines` as one replica takes. `shared_memory` is what makes /dev/shm larger
+    ("" for nothing, None where that is not known). `requested` are a pod's resources, `at` is the path where all that
+    stands, `deployer` is who gives what is not named.
     """
 
     memory: Mapping[str, str] = field(default_factory=dict)
@@ -69,6 +71,7 @@ class Resources:
     gpu_key: str = "count"
     shared_memory: str | None = None
     machines: int = 1
+    deployer: Deployer = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)

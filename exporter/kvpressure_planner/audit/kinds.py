@@ -154,7 +154,8 @@ def _production_stack(item: Item, at: Path, spec: Mapping[str, Any], given: Mani
 
     def changes(engine: Engine) -> Engine:
         resources = engine.resources
-        shared = None if get(config, CHART.shares) is None else "the chart mounts a larger /dev/shm"
+        mounts = get(config, CHART.shares) is not None or "shmSize" in spec
+        shared = "the chart mounts a larger /dev/shm" if mounts else engine.resources.shared_memory
         stages = text(get(config, "pipelineParallelSize"))
         machines = int(stages) if "raySpec" in spec and stages.isdecimal() else 1
         at_resources = resources.at if "resources" in spec else (*at, "requestMemory")

@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 Status = Literal["pass", "fail", "unknown"]
 Level = Literal["error", "warning", "note"]
+Once = Literal["", "engine", "all"]
 
 LEVELS: Final[tuple[Level, ...]] = ("note", "warning", "error")
 """The mildest first."""
@@ -39,14 +40,15 @@ class Problem:
 class Verdict:
     """What a check says of one engine: why, the text to paste that fixes it, and where (None: at the check's place).
 
-    `of_all`: it holds of all engines of these files, and is said once.
+    `once` is what it says the same of, and is said once of: an "engine" whose command is not known whole, or "all" that
+    one option, one file or one annotation more would tell.
     """
 
     status: Status
     reason: str
     fix: str = ""
     place: Place | None = None
-    of_all: bool = False
+    once: Once = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,14 @@ Paths are those below the engine or anything around it; the nearest that is ther
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from kvpressure.commandline.options import whole
 from kvpressure.commandline.programs import GPU_TYPE, ContainerRun
 from kvpressure.config.strict_yaml import Path
+from kvpressure_planner.audit.deployers import ALL, APP_TEMPLATE, deployer
 from kvpressure_planner.audit.engine import Probe, Replicas, Resources, counted, replicas, scaled
 from kvpressure_planner.audit.manifests import Item, Manifests, get, mapping, sequence, strings, text, texts
 
@@ -43,7 +44,9 @@ ALONE: Final[Mapping[str, str]] = {
 }
 _REPLICAS: Final[Path] = ("spec", "replicas")
 ONE_BY_DEFAULT: Final[Mapping[str, Path]] = {
-    **dict.fromkeys(("Deployment", "StatefulSet", "ReplicaSet", "ReplicationController", "LeaderWorkerSet"), _REPLICAS),
+    **dict.fromkeys(
+        ("Deployment", "StatefulSet", "ReplicaSet", "ReplicationController", "LeaderWorkerSet", "Rollout"), _REPLICAS
+    ),
     "InferenceService": ("spec", "predictor", "minReplicas"),
 }
 """Where kinds have their number of pods, which is one where it is not set."""
@@ -51,6 +54,14 @@ RESTARTED: Final = frozenset((*ALONE, *ONE_BY_DEFAULT, "Pod")) - {"Workspace", "
 """Kinds whose containers have the probes that they name, and no others."""
 SERVING: Final = RESTARTED - {"Job", "CronJob"}
 """Those whose pods a Service sends requests to as soon as they are ready."""
+TEMPLATES: Final = frozenset(("ServingRuntime", "ClusterServingRuntime"))
+"""Kinds that start nothing by themselves."""
+KSERVE: Final = TEMPLATES | {"InferenceService", "LLMInferenceService"}
+"""Kinds whose engines may be described by other objects too."""
+_ONE_OF_AN_OPERATOR: Final = frozenset(("DynamoGraphDeployment", "DynamoComponentDeployment", "NIMService"))
+_TIMES: Final = frozenset(("initialDelaySeconds", "periodSeconds", "failureThreshold"))
+_KNATIVE: Final = "autoscaling.knative.dev/"
+_MIN: Final = "min-scale"
 _KEEPERS: Final = {"InferenceService": "KServe", "Model": "KubeAI"}
 
 MEMORY: Final[tuple[tuple[Path, Path], ...]] = (
@@ -89,16 +100,24 @@ _LABELS: Final = re.compile(
     r"gpu[./_-](product|name|model|type|class)|accelerator|instance-gpu-name|product-name", re.IGNORECASE
 )
 _TERMS: Final = ("nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
-# `gpu` alone is Dynamo's.
+# `gpu` alone is Dynamo's; HAMi's memory and cores of a GPU are no GPUs.
 _DEVICES: Final = re.compile(
-    r"gpu|.*/gpu|habana\.ai/gaudi|google\.com/tpu|aws\.amazon\.com/neuron|gpu\.intel\.com/(i915|xe)|huawei\.com/Ascend\w+"
+    r"gpu|.*/v?gpu|(?:nvidia|amd)\.com/(?!gpumem|gpucores|vcuda|priority)[\w.-]+|.*/mig-[\w.-]+|habana\.ai/gaudi"
+    r"|google\.com/tpu|aws\.amazon\.com/neuron\w*|gpu\.intel\.com/(i915|xe)|huawei\.com/(Ascend\w+|npu)"
+    r"|(?:cambricon|metax-tech|hygon|enflame|iluvatar|mthreads)\.(?:com|ai)/[\w.-]+"
 )
-_VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES="
+VISIBLE: Final = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
+"""Variables that list the GPUs that a process may use."""
+_ID: Final = re.compile(r"\d+|(?:GPU|MIG)-[\w/-]+")
+_DRIVERS: Final = ("/dev/kfd", "/dev/davinci", "/dev/nvidia", "/gpu=all")
 _SLICE: Final = re.compile(r"nvidia\.com/mig-[\w.]+")
 _SLURM: Final = re.compile(
     r"^(?:#SBATCH|[ \t]*+(?:srun|sbatch)\b[^\n]{0,400}?)[ \t]++(?:--gres[= ]gpu|-G|--gpus(?:-per-(?:node|task))?)[=: ]?"
     r"(?:([\w-]+):)?(\d+)\b",
     re.MULTILINE,
+)
+_SLURM_MEMORY: Final = re.compile(
+    r"^(?:#SBATCH|[ \t]*+(?:srun|sbatch)\b[^\n]{0,400}?)[ \t]++--mem=?[ ]?(\d+\w*)", re.MULTILINE
 )
 _NODES: Final = re.compile(r"^#SBATCH\s+(?:--nodes[=\s]*|-N\s*)(\d+)\s*$", re.MULTILINE)
 
@@ -131,7 +150,7 @@ def counts(item: Item, at: Path, given: Manifests) -> Replicas:
         (*outer, *path) for outer in reversed([*around(at)]) for path in COUNTS if _is_count(item, (*outer, *path))
     ]
     if not paths:
-        return _uncounted(item, given)
+        return _uncounted(item, at, given)
     inner = replicas(item, paths[-1], given)
     for path in paths[:-1]:
         outer_count = counted(item, path)
@@ -146,11 +165,19 @@ def _is_count(item: Item, path: Path) -> bool:
     return value is not None and not isinstance(value, (dict, list)) and "device" not in path
 
 
-def _uncounted(item: Item, given: Manifests) -> Replicas:
+def _uncounted(item: Item, at: Path, given: Manifests) -> Replicas:
     if item.kind == "Pod":
         return Replicas(1, "a Pod by itself is one replica, and nothing brings it back")
     if item.kind in ONE_BY_DEFAULT:
         return replicas(item, ONE_BY_DEFAULT[item.kind], given)
+    if item.kind == "Service":  # Knative's
+        path = ("spec", "template", "metadata", "annotations", f"{_KNATIVE}{_MIN}")
+        low, high = (text(get(item.data, *path[:-1], f"{_KNATIVE}{name}")) for name in (_MIN, "max-scale"))
+        ceiling = int(high) if high.isdecimal() and high != "0" else None
+        why = f"Knative keeps {low or 0} to {ceiling or 'any number of'} pods"
+        return Replicas(int(low or 0) if (low or "0").isdecimal() else None, why, item.place(path), path[-1], ceiling)
+    if item.kind in _ONE_OF_AN_OPERATOR or deployer(item, at) is APP_TEMPLATE:
+        return Replicas(1, "replicas is not set, which means 1", item.place(at))
     if not item.kind:
         return Replicas(None, "how many of these run does not follow from this file")
     return Replicas(None, f"how many of these pods {item.kind} runs is not known here")
@@ -159,18 +186,29 @@ def _uncounted(item: Item, given: Manifests) -> Replicas:
 def resources(item: Item, at: Path, annotations: Mapping[str, str]) -> Resources:
     """Return what an engine gets beside its command."""
     declared_at = nearest(item, at, "resources", "limits") or nearest(item, at, "resources", "requests")
-    number, key = _gpus(item, at, mapping(get(item.data, *declared_at[:-1])) if declared_at else {})
+    requested, by = mapping(get(item.data, *declared_at[:-1])) if declared_at else {}, deployer(item, at)
+    number, key = _gpus(item, at, requested)
     memory, memory_at = _memory(item, at)
+    if number is None and not _by_claims(item, at, requested):
+        number = ALL if "nvidia" in text(nearest_value(item, at, "runtimeClassName")) else by.gpus
+    shared_memory = _shared_memory(item, at)
     return Resources(
         memory=memory,
         at=declared_at[:-1] if declared_at else memory_at or _default_place(item, at),
-        requested=mapping(get(item.data, *declared_at[:-1])) if declared_at else {},
+        requested=requested,
         gpu=_gpu_name(item, at, annotations),
         gpus=number,
         gpu_key=key,
-        shared_memory=_shared_memory(item, at),
+        shared_memory=by.shared_memory if shared_memory is None else shared_memory,
         machines=_machines(item, at),
+        deployer=by,
     )
+
+
+def _by_claims(item: Item, at: Path, requested: Mapping[str, Any]) -> bool:
+    """Return whether what a container gets may be said elsewhere: by resource claims, or by a service it extends."""
+    spec = mapping(get(item.data, *at))
+    return bool(requested.get("claims") or nearest_value(item, at, "resourceClaims") or spec.get("extends"))
 
 
 def _default_place(item: Item, at: Path) -> Path:
@@ -191,7 +229,8 @@ def _memory(item: Item, at: Path) -> tuple[dict[str, str], Path]:
         if values:
             first = next(path for path in places if path is not None)
             return values, first[: len(first) - len(paths[0]) + 1]
-    return {}, ()
+    given = _SLURM_MEMORY.search(text(item.data.get("script")))
+    return ({"requests": given[1]} if given else {}), ()
 
 
 def _gpus(item: Item, at: Path, requested: Mapping[str, Any]) -> tuple[int | str | None, str]:
@@ -257,8 +296,8 @@ def _of_machine(item: Item, at: Path) -> int | str | None:
     """Return the GPUs of a machine that a container engine passes: compose, Ansible, podman."""
     spec = mapping(get(item.data, *at))
     named = [word for key in ("devices", "device", "AddDevice") for word in texts(spec.get(key))]
-    if any(word.startswith("/dev/kfd") or word.endswith("/gpu=all") for word in named) or spec.get("gpus") == "all":
-        return "all"
+    if (given := _passed(named, text(spec.get("gpus")))) is not None:
+        return given
     reserved = sequence(get(spec, "deploy", "resources", "reservations", "devices"))
     requests = (
         *sequence(spec.get("device_requests")),
@@ -269,14 +308,41 @@ def _of_machine(item: Item, at: Path) -> int | str | None:
             continue
         if ids := sequence(device.get("device_ids")):
             return len(ids)
-        count = device.get("count", device.get("Count", "all"))
-        return count if isinstance(count, int) and not isinstance(count, bool) and count > 0 else "all"
-    visible = next((word.partition("=")[2] for word in texts(spec.get("env")) if word.startswith(_VISIBLE)), "")
+        count = device.get("count", device.get("Count", ALL))
+        return count if isinstance(count, int) and not isinstance(count, bool) and count > 0 else ALL
+    visible = next((word for word in texts(spec.get("env")) if word.startswith(f"{VISIBLE[-1]}=")), "").partition("=")[
+        2
+    ]
     if visible and visible not in {"void", "none"}:
-        return "all" if visible == "all" else visible.count(",") + 1
-    # NVIDIA's runtime gives all of them, unless a variable says which; a command by itself has its machine's.
-    by_itself = "script" in item.data or "Service" in item.data
-    return "all" if spec.get("runtime") == "nvidia" or by_itself else None
+        return ALL if visible == ALL else visible.count(",") + 1
+    # NVIDIA's runtime gives all of them, unless a variable says which.
+    return ALL if spec.get("runtime") == "nvidia" else None
+
+
+def _passed(devices: Sequence[str], gpus: str) -> int | str | None:
+    """Return the GPUs that devices of a container and `--gpus` pass to it, None for none."""
+    if any(any(driver in device for driver in _DRIVERS) for device in devices) or gpus == ALL:
+        return ALL
+    if listed := sum("/gpu=" in device for device in devices):
+        return listed
+    ids = gpus.partition("device=")[2].strip("\"'")
+    return (
+        ids.count(",") + 1
+        if ids and ids != ALL
+        else _number(gpus)
+        if whole(gpus) is not None
+        else ALL
+        if gpus
+        else None
+    )
+
+
+def visible(resources: Resources, env: Mapping[str, str | None]) -> Resources:
+    """Return what is left of all GPUs where a variable lists those that the process may use."""
+    listed = next((value.split(",") for name in VISIBLE if (value := env.get(name))), [])
+    if resources.gpus != ALL or not listed or not all(_ID.fullmatch(each.strip()) for each in listed):
+        return resources
+    return replace(resources, gpus=len(listed), gpu_key="")
 
 
 def _gpu_name(item: Item, at: Path, annotations: Mapping[str, str]) -> str:
@@ -321,22 +387,25 @@ def _shared_memory(item: Item, at: Path) -> str | None:
         return f"shm_size: {size}"
     if "script" in item.data or "Service" in item.data or "run" in item.data:
         return "the machine's own /dev/shm"
-    return "" if item.kind in RESTARTED or "services" in item.data else None
+    return None
 
 
 def of_run(resources: Resources, run: ContainerRun) -> Resources:
     """Return what a container gets by the options of `docker run`."""
-    gpus = run.value("--gpus")
-    count: int | str | None = _number(gpus) if whole(gpus) is not None else "all" if gpus else None
-    devices = gpus.partition("device=")[2]
-    if devices and devices != "all":
-        count = devices.count(",") + 1
-    # AMD's driver, or all of a CDI vendor.
-    if any(word.endswith(("/dev/kfd", "/gpu=all")) for word in run.options):
-        count = "all"
+    gpus = _passed([word for word in run.options if "/" in word], run.value("--gpus"))
+    if gpus is None:
+        gpus = ALL if "nvidia" in run.value("--runtime") else 0 if "--privileged" not in run.options else None
     shared = ((option, run.value(option)) for option in ("--ipc", "--shm-size"))
     larger = next((f"{option}={value}" for option, value in shared if value and value != "private"), "")
-    return replace(resources, gpu=resources.gpu or run.value(GPU_TYPE), gpus=count, gpu_key="", shared_memory=larger)
+    limit = next(run.values("--memory", "-m"), "")
+    return replace(
+        resources,
+        gpu=resources.gpu or run.value(GPU_TYPE),
+        gpus=gpus,
+        gpu_key="",
+        shared_memory=larger,
+        memory={"limits": limit} if limit else resources.memory,
+    )
 
 
 def _machines(item: Item, at: Path) -> int:
@@ -351,14 +420,17 @@ def _machines(item: Item, at: Path) -> int:
 
 
 def probes(item: Item, at: Path) -> tuple[Probe, ...]:
-    """Return the probes that restart a container; values of a chart may have them further out."""
-    outer_paths = [at] if item.kind else [*around(at)]
-    return tuple(
-        Probe(kind, probe, item.place((*outer, kind)))
-        for outer in outer_paths
-        for kind in ("startupProbe", "livenessProbe")
-        if isinstance(probe := get(item.data, *outer, kind), dict)
-    )
+    """Return the probes that restart a container; values of a chart may have them further out, or as `probes`."""
+    found: list[Probe] = []
+    for outer in [at] if item.kind else around(at):
+        for kind in ("startupProbe", "livenessProbe"):
+            plain = (*outer, "probes", kind.removesuffix("Probe"))
+            for path in ((*outer, kind), (*plain, "spec"), plain):
+                probe, outside = mapping(get(item.data, *path)), mapping(get(item.data, *path[:-1]))
+                is_on = probe.get("enabled", outside.get("enabled")) is not False
+                if is_on and ((path[-1] == kind and probe) or not _TIMES.isdisjoint(probe)):
+                    found.append(Probe(kind, probe, item.place(path)))
+    return tuple(found)
 
 
 def has_readiness_probe(item: Item, at: Path) -> bool:

@@ -36,7 +36,7 @@ def judged(check: str, engine: Engine, computed: Verdict) -> Verdict:
     given = engine.reading.limits.keys() | engine.reading.unclear.keys()
     if names and computed.status != "fail" and given.isdisjoint(names):
         reason = f"not declared, and the playbook wants it explicit; computed: {computed.status}, {computed.reason}"
-        return replace(computed, status="fail", reason=reason)
+        return replace(computed, status="fail", reason=reason, once="")
     if (
         check == "load-test"
         and computed.status == "pass"

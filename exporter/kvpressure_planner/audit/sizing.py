@@ -28,6 +28,8 @@ from kvpressure_planner.capacity.smallest import smallest_pool
 PROMPT: Final = f"{ANNOTATION_PREFIX}prompt-p95"
 OUTPUT: Final = f"{ANNOTATION_PREFIX}output-p95"
 """Annotations: the lengths of prompts and outputs at p95, in tokens, that the limits should allow."""
+ASKED: Final = ("(--model-config NAME=FILE)", f"(node selector, annotation {GPU_ANNOTATION}, or --gpu)")
+"""What would tell what is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +109,13 @@ def size(engine: Engine, knowledge: Knowledge, thresholds: Thresholds) -> Sized 
     config = knowledge.models(engine.model) if engine.model else None
     if config is None:
         which = as_written(engine.model) or "the model"
-        return f"the configuration of {which} is not known (--model-config NAME=FILE)"
+        return f"the configuration of {which} is not known {ASKED[0]}"
     if part := requested_slice(engine.resources.requested):
         return f"a part of a GPU is requested ({part}), whose memory is not known here"
     gpu = gpu_named(engine.resources.gpu) if engine.resources.gpu else knowledge.gpu
     if gpu is None:
         which = f"the GPU {engine.resources.gpu!r} is not known" if engine.resources.gpu else "no GPU is named"
-        return f"{which} (node selector, annotation {GPU_ANNOTATION}, or --gpu)"
+        return f"{which} {ASKED[1]}"
     try:
         return _sized(engine, config, gpu, thresholds, knowledge)
     except (ModelConfigError, ValueError, KeyError) as error:

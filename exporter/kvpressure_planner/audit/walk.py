@@ -58,6 +58,8 @@ _DOCUMENT: Final = re.compile(
     r"^\[(Service|Container)\]",
     re.MULTILINE,
 )
+_MAPPING: Final = re.compile(r"(?:\s*(?:#.*)?\n)*[ ]*[\w-]+:(?:[ ][^\n]*)?\n")
+"""A text that begins as a YAML mapping does: a chart's values, whatever their keys."""
 _ANNOTATED: Final = re.compile(rf"^#\s*({re.escape(ANNOTATION_PREFIX)}[\w-]+):\s*(.+?)\s*$", re.MULTILINE)
 _EMBEDDED: Final = 3
 _SHAPES: Final = {
@@ -67,8 +69,6 @@ _SHAPES: Final = {
     "serveConfigV2": "text",
 }
 _POD: Final[Path] = ("spec", "template", "spec")
-_TEMPLATES: Final = frozenset(("ServingRuntime", "ClusterServingRuntime"))
-"""Kinds that start nothing by themselves."""
 _LEADER, _WORKER, _PLAY_VARIABLES = "leaderTemplate", "workerTemplate", "vars"
 _LAST: Final = (_WORKER, _PLAY_VARIABLES)
 _SENT: Final = re.compile(
@@ -82,7 +82,7 @@ _ARGUMENT: Final = re.compile(r'(\w+)\s*:\s*(?:"((?:[^"\\]|\\.)*)"|(\d+)\b)')
 
 def engines(item: Item, given: Manifests, depth: int = _EMBEDDED) -> Iterator[Engine | Problem]:
     """Yield the engines of an object in reading order, and what cannot be read of it."""
-    if item.kind in _TEMPLATES and (given.complete or _is_used(item, given)):
+    if item.kind in places.TEMPLATES and (given.complete or _is_used(item, given)):
         return
     try:
         if isinstance(item.data.get("services"), dict) and "spec" not in item.data:
@@ -207,7 +207,8 @@ class _Walk:
             pairs = {name: string or number for name, string, number in _ARGUMENT.findall(value)}
             yield from self._document(json.dumps(pairs), at)
             return
-        is_document = at != (SCRIPT,) and "\n" in value and _DOCUMENT.search(value) is not None
+        looks_like_one = _DOCUMENT.search(value) or (at[:1] != ("data",) and _MAPPING.match(value))
+        is_document = at != (SCRIPT,) and "\n" in value and bool(looks_like_one)
         if is_document:
             parts = list(self._document(value, at))
             yield from parts
@@ -253,7 +254,7 @@ class _Walk:
             title=f"{self.item.kind}/{self.item.name}",
             annotations=annotations,
             labels=strings(get(self.item.data, *pods, "metadata", "labels")),
-            resources=replace(around, gpu=gpu, gpus=None, at=()),
+            resources=replace(around, gpu=gpu, gpus=engine.resources.gpus, at=()),
             declared=replace(engine.declared, reading=annotated(engine.reading, annotations)),
         )
 
@@ -313,10 +314,11 @@ class _Walk:
         if run is not None:
             image = run.image
             resources = places.of_run(resources, run)
+        resources = places.visible(resources, described.env if server is None else server.program.env)
         spec = mapping(get(item.data, *at))
         model = reading.model or text(get(item.data, "modelArtifacts", "name"))
         hidden = reading.hidden
-        if item.kind in _TEMPLATES:
+        if item.kind in places.TEMPLATES:
             hidden += ("the InferenceService that uses this runtime may give more, and is not among the manifests",)
         engine = Engine(
             item=item,
@@ -361,13 +363,18 @@ class _Walk:
 
     def _replicas(self, at: Path) -> Replicas:
         replicas = places.counts(self.item, at, self.given)
-        if self.item.data.keys() >= {SCRIPT}:
-            return replace(replicas, count=None, why="a script starts one server, and how often it is run is not known")
+        if self.item.data.keys() >= {SCRIPT} or (replicas.count is None and self._is_alone()):
+            return replace(replicas, count=1, why="one server is started here", key="")
         # A second server of compose needs GPUs and a port of its own, which a larger number does not give it.
         if "services" in self.item.data and not self.item.kind:
             why = "replicas is not set, which means 1" if replicas.count is None else replicas.why
             return replace(replicas, count=1 if replicas.count is None else replicas.count, why=why, key="")
         return replicas
+
+    def _is_alone(self) -> bool:
+        """Return whether a file starts one server on one machine: a unit that is no template, a task, a container."""
+        data, unit = self.item.data, self.item.source.name.endswith((".service", ".container"))
+        return (unit and "@" not in base(self.item.source.name)) or ("run" in data and not self.item.kind)
 
     def _title(self, at: Path) -> str:
         item, file = self.item, base(self.item.source.name)

@@ -6,20 +6,18 @@ from importlib import resources
 
 import pytest
 
-from kvpressure.advice.advise import Place, advise, advise_on
-from kvpressure.advice.case import Case
+from kvpressure.advice.advise import Place, advise_on
 from kvpressure.cli.replay import ReplayTarget
-from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader
 from kvpressure.engines.recordings import TraceLine, read_trace
 from kvpressure.exposition.wording import without_gpu_text
 from kvpressure.model.action import step_without_gpu
 from kvpressure.model.view import EngineView
+from tests.support.advice_cases import THRESHOLDS, advised, case_of
 
 pytestmark = pytest.mark.recorded
 
-THRESHOLDS = load_thresholds()
 SAMPLE_SECONDS = 30.0
 
 
@@ -39,8 +37,7 @@ def sampled(until: float) -> EngineView:
 @pytest.mark.parametrize("until", [180, 190, 210, 220])
 def test_the_cap_that_ends_the_collapse_of_the_demo_stands_beside_replicas(until: float) -> None:
     view = sampled(until)
-    assert view.diagnosis is not None
-    actions = advise(view.diagnosis, view.derived, view.limits, Place(), THRESHOLDS, observed=view.observed)
+    actions = tuple(advised(view, place=Place()).values())
     step = step_without_gpu(actions)
     assert actions[0].needs_gpu
     assert (step.key, step.value) == ("cap_prompt", 20_000)
@@ -54,7 +51,5 @@ def test_the_cap_that_ends_the_collapse_of_the_demo_stands_beside_replicas(until
     [("http_401", "token"), ("http_404", "address"), ("http_503", "log"), ("timeout", "hung"), ("refused", "runs")],
 )
 def test_the_first_action_on_an_engine_that_cannot_be_read_fits_the_reason(reason: str, title: str) -> None:
-    view = sampled(200)
-    assert view.diagnosis is not None
-    case = Case(view.diagnosis, view.derived, view.limits, THRESHOLDS, Place())
+    case = case_of(sampled(200), place=Place(), observed=None)
     assert title in advise_on(case, silent=True, unread=reason)[0].title

@@ -4,32 +4,25 @@ from dataclasses import replace
 
 import pytest
 
-from kvpressure.advice.advise import Place, advise
+from kvpressure.advice.advise import Place
 from kvpressure.advice.batch import more_sequences
-from kvpressure.advice.case import Case
 from kvpressure.advice.forecast import card_of
 from kvpressure.advice.replicas import replica
 from kvpressure.capacity.cards import table
-from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.action import Action
 from kvpressure.model.limits import LEARNED, Limit
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView
+from tests.support.advice_cases import advised, case_of
 from tests.support.observed import pressed_view
 
 pytestmark = pytest.mark.recorded
 
-THRESHOLDS = load_thresholds()
 CAPPED = "lab/cap-prefix-0.33.0.jsonl.xz"
 
 
-def actions(view: EngineView, cause: Cause | None = None, detail: str | None = None) -> dict[str, Action]:
-    assert view.diagnosis is not None
-    diagnosis = view.diagnosis
-    if cause is not None:
-        diagnosis = replace(diagnosis, cause=cause, detail=detail or "")
-    found = advise(diagnosis, view.derived, view.limits, Place(runtime="vllm"), THRESHOLDS, observed=view.observed)
-    return {action.key: action for action in found}
+def actions(view: EngineView, cause: Cause, detail: str) -> dict[str, Action]:
+    return advised(view, diagnosis=replace(view.diagnosis, cause=cause, detail=detail))
 
 
 def nobody_waits(view: EngineView) -> EngineView:
@@ -48,7 +41,7 @@ def test_what_is_simulated_without_the_queue_that_is_shown_is_not_printed():
 
 
 def test_a_raised_cap_says_what_it_is_expected_to_do():
-    found = actions(pressed_view(CAPPED))
+    found = advised(pressed_view(CAPPED))
     raised = found["max_num_seqs"]
     assert raised.expected.tokens_per_second.after > raised.expected.tokens_per_second.before
     assert raised.new == raised.flags["--max-num-seqs"]
@@ -56,9 +49,7 @@ def test_a_raised_cap_says_what_it_is_expected_to_do():
 
 
 def test_a_cap_that_is_raised_beyond_the_knee_says_so():
-    view = pressed_view(CAPPED)
-    assert view.diagnosis is not None
-    case = Case(view.diagnosis, view.derived, view.limits, THRESHOLDS, Place(runtime="vllm"), view.observed)
+    case = case_of(pressed_view(CAPPED))
     assert "Above about 20 running requests, 10 % more give less" in more_sequences(case, 24, knee_requests=19.5).why
     assert "10 % more" not in more_sequences(case, 24, knee_requests=40.0).why
 
@@ -68,8 +59,7 @@ def test_whatever_raises_a_cap_or_adds_replicas_says_the_knee_of_the_engines_own
     view = pressed_view(CAPPED)
     known = {} if knee is None else {"running_knee_requests": knee}
     derived = {**{name: value for name, value in view.derived.items() if name != "running_knee_requests"}, **known}
-    assert view.diagnosis is not None
-    case = Case(view.diagnosis, derived, view.limits, THRESHOLDS, Place(runtime="vllm"))
+    case = case_of(view, derived=derived, observed=None)
     assert ("Above about 10 running requests" in more_sequences(case, 24).why) is said
     assert ("Above about 10 running requests" in replica(case, "why", 2).why) is said
     assert "running requests, 10" not in replica(case, "why", 8).why  # so many leave each of them below it
@@ -78,9 +68,9 @@ def test_whatever_raises_a_cap_or_adds_replicas_says_the_knee_of_the_engines_own
 def test_a_cap_that_was_learned_may_be_another_flags():
     view = pressed_view(CAPPED)
     assert view.limits.max_num_seqs.source == LEARNED
-    assert "--max-num-active-seqs" in actions(view)["max_num_seqs"].why
+    assert "--max-num-active-seqs" in advised(view)["max_num_seqs"].why
     declared = replace(view, limits=replace(view.limits, max_num_seqs=Limit(16)))
-    assert "--max-num-active-seqs" not in actions(declared)["max_num_seqs"].why
+    assert "--max-num-active-seqs" not in advised(declared)["max_num_seqs"].why
 
 
 def test_a_busy_gpu_gets_as_many_servers_as_answer_in_time_and_hears_what_sequences_would_not_do():
@@ -117,19 +107,15 @@ def test_the_tokens_of_a_step_are_raised_to_what_is_predicted_to_help_and_not_wh
 )
 def test_step_times_are_those_of_the_card_where_it_and_the_model_are_known(gpus, served, kv_bits, known):
     view = pressed_view(CAPPED)
-    assert view.diagnosis is not None
-    cache = replace(view.observed.cache, kv_bits=kv_bits)
-    seen = replace(view.observed, gpus=gpus, cache=cache)
-    place = Place(runtime="vllm", model_name=served)
-    case = Case(view.diagnosis, view.derived, view.limits, THRESHOLDS, place, seen)
+    seen = replace(view.observed, gpus=gpus, cache=replace(view.observed.cache, kv_bits=kv_bits))
+    case = case_of(view, place=Place(runtime="vllm", model_name=served), observed=seen)
     assert card_of(case) is (None if known is None else table(known))
 
 
-@pytest.mark.parametrize(("kv_bits", "advised"), [(None, True), (16, True), (8, False), (4, False)])
-def test_a_kv_cache_in_8_bits_is_no_advice_to_an_engine_whose_page_says_that_it_has_one(kv_bits, advised):
+@pytest.mark.parametrize(("kv_bits", "told"), [(None, True), (16, True), (8, False), (4, False)])
+def test_a_kv_cache_in_8_bits_is_no_advice_to_an_engine_whose_page_says_that_it_has_one(kv_bits, told):
     view = pressed_view("lab/kv-collapse-0.33.0.jsonl.xz")
-    assert view.diagnosis is not None
     seen = replace(view.observed, cache=replace(view.observed.cache, kv_bits=kv_bits))
-    found = advise(view.diagnosis, view.derived, view.limits, Place(runtime="vllm"), THRESHOLDS, observed=seen)
-    assert ("kv_cache_dtype" in {one.key for one in found}) is advised
-    assert advised or all("fp8" not in one.why for one in found)
+    found = advised(view, observed=seen)
+    assert ("kv_cache_dtype" in found) is told
+    assert told or all("fp8" not in action.why for action in found.values())

@@ -7,16 +7,15 @@ from dataclasses import replace
 import pytest
 
 from kvpressure.advice.advise import Place
-from kvpressure.advice.case import Case
 from kvpressure.advice.forecast import card_of
 from kvpressure.capacity.cards import table
 from kvpressure.cli.replay import ReplayTarget
-from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader
 from kvpressure.engines.recordings import TraceError, read_trace
 from kvpressure.promtext.scanner import PageScanner
 from kvpressure.sources.gpu.exporter_pages import WANTED, read_page
+from tests.support.advice_cases import THRESHOLDS, case_of
 from tests.support.tools import FIXTURES
 
 DCGM = (FIXTURES / "gpu_exporters" / "dcgm-exporter-4.6.prom").read_bytes()
@@ -35,11 +34,7 @@ CAPPED = FIXTURES / "lab" / "cap-prefix-0.33.0.jsonl.xz"
     ],
 )
 def test_a_page_of_dcgm_exporter_says_which_card_advice_is_simulated_on(gpus, known):
-    reader, pipeline, thresholds = (
-        PageReader(),
-        Pipeline(PipelineSettings(always_observed=True), load_thresholds()),
-        load_thresholds(),
-    )
+    reader, pipeline = PageReader(), Pipeline(PipelineSettings(always_observed=True), THRESHOLDS)
     target, view = replace(ReplayTarget("lab"), gpus=gpus), None
     for line in read_trace(CAPPED):
         assert not isinstance(line, TraceError)
@@ -48,8 +43,5 @@ def test_a_page_of_dcgm_exporter_says_which_card_advice_is_simulated_on(gpus, kn
         (view,) = pipeline.on_page(target, reader.read(line.page, line.t)) or (view,)
         if line.number > 150:
             break
-    assert view.observed is not None
-    assert view.diagnosis is not None
     place = Place(runtime="vllm", model_name="meta-llama/Llama-3.1-8B-Instruct")
-    case = Case(view.diagnosis, view.derived, view.limits, thresholds, place, view.observed)
-    assert card_of(case) is (None if known is None else table(known))
+    assert card_of(case_of(view, place=place)) is (None if known is None else table(known))

@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from kvpressure.advice.advise import Place, advise
-from kvpressure.advice.case import Case
 from kvpressure.advice.forecast import forecast_of
 from kvpressure.advice.pressure import declined
 from kvpressure.advice.recommendation import Change
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.daemon.recommended import KEPT_SECONDS, MAX_KEPT, Advised
+from kvpressure.daemon.recommended import KEPT_SECONDS, MAX_KEPT
+from kvpressure.daemon.recommended import Advised as Kept
 from kvpressure.model.action import Action
 from kvpressure.model.codec import action_json
 from kvpressure.model.limits import Limit
@@ -20,26 +19,19 @@ from kvpressure.model.values import at
 from kvpressure.model.view import EngineKey, EngineView
 from kvpressure.simulation.config_changes import kv_in_8_bits
 from kvpressure.simulation.greedy_search import Step
+from tests.support.advice_cases import THRESHOLDS, advised, case_of
 from tests.support.observed import pressed_view
 
 pytestmark = pytest.mark.recorded
 
-THRESHOLDS = load_thresholds()
 COLLAPSE = "lab/kv-collapse-0.33.0.jsonl.xz"
 THRASH = "traces/preemption-thrash.jsonl.xz"
 RECORDINGS = (COLLAPSE, THRASH, "traces/long-context-collapse.jsonl.xz", "lab/kv-watermark-long-0.33.0.jsonl.xz")
 
 
-def actions(view: EngineView) -> dict[str, Action]:
-    assert view.diagnosis is not None
-    place = Place(runtime="vllm", model_name="m")
-    found = advise(view.diagnosis, view.derived, view.limits, place, THRESHOLDS, observed=view.observed)
-    return {action.key: action for action in found}
-
-
 @pytest.mark.parametrize("recording", RECORDINGS)
 def test_every_change_that_is_advised_says_what_it_is_expected_to_do_and_gains(recording):
-    found = actions(pressed_view(recording))
+    found = advised(pressed_view(recording))
     changes = [action for action in found.values() if action.new and action.key != "apply"]
     assert changes
     for action in changes:
@@ -54,7 +46,7 @@ def test_every_change_that_is_advised_says_what_it_is_expected_to_do_and_gains(r
 @pytest.mark.parametrize("recording", RECORDINGS)
 def test_what_was_measured_to_harm_is_not_advised(recording):
     """Cutting max_num_seqs lost 17 to 20 % on the real scheduler under thrash, and all but nothing else did."""
-    found = actions(pressed_view(recording))
+    found = advised(pressed_view(recording))
     assert "max_num_seqs" not in found
     assert not any("max-num-seqs" in flag for action in found.values() for flag in action.flags)
     assert "max_num_batched_tokens" not in found
@@ -62,17 +54,15 @@ def test_what_was_measured_to_harm_is_not_advised(recording):
 
 def test_under_thrash_the_cut_is_named_among_what_would_not_help_with_its_price():
     view = pressed_view(THRASH)
-    why = actions(view)["would_not_help"].why
+    why = advised(view)["would_not_help"].why
     assert "max_num_seqs" in why
     assert "fewer tokens" in why
     declared = replace(view, limits=replace(view.limits, max_num_batched_tokens=Limit(2048)))
-    assert "max-num-batched-tokens 1,024" in actions(declared)["would_not_help"].why
+    assert "max-num-batched-tokens 1,024" in advised(declared)["would_not_help"].why
 
 
 def test_what_the_page_does_not_tell_is_not_said_to_be_no_help():
-    view = pressed_view(THRASH)
-    assert view.diagnosis is not None
-    case = Case(view.diagnosis, view.derived, view.limits, THRESHOLDS, Place(runtime="vllm"), view.observed)
+    case = case_of(pressed_view(THRASH))
     choice = forecast_of(case).choice
     sure = choice.declined[0]
     open_ = Step(kv_in_8_bits(), replace(sure.expected, doubt="whether prompts come back"))
@@ -89,7 +79,7 @@ def test_what_the_page_does_not_tell_is_not_said_to_be_no_help():
 
 def test_what_is_before_each_step_is_what_is_shown_now():
     view = pressed_view(COLLAPSE)
-    found = actions(view)
+    found = advised(view)
     memory, more, whole = (found[key].expected for key in ("kv_cache_dtype", "add_replica", "verify"))
     for expected in (memory, more, whole):
         assert expected.tokens_per_second.before == at(view.derived, "tokens_per_second", "generation")
@@ -101,11 +91,11 @@ def test_what_is_before_each_step_is_what_is_shown_now():
 
 
 def test_a_collapse_of_requests_that_are_all_alike_is_not_met_with_a_cap_that_nobody_reaches():
-    assert "cap_tokens" not in actions(pressed_view(COLLAPSE))
+    assert "cap_tokens" not in advised(pressed_view(COLLAPSE))
 
 
 def test_expectations_are_in_the_json_in_numbers_and_in_words():
-    action = actions(pressed_view(COLLAPSE))["kv_cache_dtype"]
+    action = advised(pressed_view(COLLAPSE))["kv_cache_dtype"]
     told = json.loads(json.dumps(action_json(action)))["expected"]
     assert told["text"].startswith("tokens/s 64 -> 1")
     assert set(told["tokens_per_second"]) == {"before", "after", "low", "high"}
@@ -116,19 +106,16 @@ def test_expectations_are_in_the_json_in_numbers_and_in_words():
 def test_what_is_worth_advising_is_the_operators_to_say():
     """KV in 8 bits gains more than a twentieth here, and less than three quarters in the worst case."""
     view = pressed_view("lab/kv-watermark-long-0.33.0.jsonl.xz")
-    assert view.diagnosis is not None
     proud = load_thresholds("advice_gain_min_ratio: 0.75\n")
-    place = Place(runtime="vllm", model_name="m")
-    found = advise(view.diagnosis, view.derived, view.limits, place, proud, observed=view.observed)
-    assert "kv_cache_dtype" in actions(view)
-    assert "kv_cache_dtype" not in {action.key for action in found}
+    assert "kv_cache_dtype" in advised(view)
+    assert "kv_cache_dtype" not in advised(view, thresholds=proud)
 
 
 @pytest.mark.parametrize("recording", RECORDINGS)
 def test_all_of_it_takes_less_than_two_seconds_of_cpu(recording):
     view = pressed_view(recording)
     began = time.process_time()
-    actions(view)
+    advised(view)
     assert time.process_time() - began < 2.0
 
 
@@ -142,20 +129,20 @@ class Counted:
 
 
 def test_what_was_predicted_lately_is_not_predicted_again_while_the_same_is_wrong():
-    view, made, advised = pressed_view(COLLAPSE), Counted(), Advised()
+    view, made, kept = pressed_view(COLLAPSE), Counted(), Kept()
     for later in (0.0, 1.0, KEPT_SECONDS - 1):
-        advised.advice(replace(view, t=view.t + later), THRESHOLDS, 1, made)
+        kept.advice(replace(view, t=view.t + later), THRESHOLDS, 1, made)
     assert len(made.asked) == 1
-    advised.advice(replace(view, t=view.t + KEPT_SECONDS + 1), THRESHOLDS, 1, made)
+    kept.advice(replace(view, t=view.t + KEPT_SECONDS + 1), THRESHOLDS, 1, made)
     assert len(made.asked) == 2
     changed = replace(view, t=view.t + KEPT_SECONDS + 2, limits=replace(view.limits, max_num_seqs=Limit(3)))
-    advised.advice(changed, THRESHOLDS, 1, made)
+    kept.advice(changed, THRESHOLDS, 1, made)
     assert len(made.asked) == 3
 
 
 def test_many_engines_under_pressure_do_not_take_the_cpu():
     """The rest get the advice that needs no prediction, until their turn comes."""
-    view, made, advised = pressed_view(COLLAPSE), Counted(), Advised()
+    view, made, kept = pressed_view(COLLAPSE), Counted(), Kept()
     for number in range(3 * MAX_KEPT):
-        advised.advice(replace(view, key=EngineKey(f"t{number}", "m", "0")), THRESHOLDS, 1, made)
+        kept.advice(replace(view, key=EngineKey(f"t{number}", "m", "0")), THRESHOLDS, 1, made)
     assert made.asked == [True] * MAX_KEPT + [False] * (2 * MAX_KEPT)

@@ -1,19 +1,17 @@
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import replace
 
 import pytest
 
-from kvpressure.advice.advise import Place, advise, advise_on
+from kvpressure.advice.advise import advise_on
 from kvpressure.advice.cache import caching, tier
 from kvpressure.advice.case import Case
 from kvpressure.advice.edge import by_priority
 from kvpressure.advice.forecast import Forecast, as_shown, without_gpu, without_restart
 from kvpressure.advice.replicas import keep_apart
 from kvpressure.advice.shell import flag_words
-from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.action import NOW, Action, Expected, Shift
 from kvpressure.model.values import Derived
 from kvpressure.model.view import Unfinished
@@ -32,23 +30,20 @@ from kvpressure.simulation.config_changes import (
 from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.greedy_search import Choice, Step
 from kvpressure.simulation.models import model_of
-from tests.support.observed import pressed_view
+from tests.support.advice_cases import THRESHOLDS, advised, case_of
+from tests.support.observed import given, pressed_view
 
 pytestmark = pytest.mark.recorded
 
-THRESHOLDS = load_thresholds()
 THRASH = "traces/preemption-thrash.jsonl.xz"
 
 
 def case() -> Case:
-    view = pressed_view(THRASH)
-    assert view.diagnosis is not None
-    return Case(view.diagnosis, view.derived, view.limits, THRESHOLDS, Place(runtime="vllm"), view.observed)
+    return case_of(pressed_view(THRASH))
 
 
 def model() -> Model:
-    view = pressed_view(THRASH)
-    return model_of(Given(view.observed, view.limits, THRESHOLDS))
+    return model_of(given(THRASH))
 
 
 def step(change: ConfigChange) -> Step:
@@ -86,10 +81,8 @@ def test_deployments_apart_say_how_many_serve_which():
 
 def told(prefixes: bool | None) -> dict[str, Action]:
     view = pressed_view(THRASH)
-    assert view.diagnosis is not None
-    observed = replace(view.observed, cache=dataclasses.replace(view.observed.cache, prefix_caching=prefixes))
-    found = advise(view.diagnosis, view.derived, view.limits, Place(runtime="vllm"), THRESHOLDS, observed=observed)
-    return {action.key: action for action in found}
+    cache = replace(view.observed.cache, prefix_caching=prefixes)
+    return advised(view, observed=replace(view.observed, cache=cache))
 
 
 def test_prefix_caching_is_spoken_of_only_where_the_page_says_that_it_is_off():
@@ -162,8 +155,8 @@ def test_of_two_steps_without_a_restart_the_one_that_gains_most_is_first():
     view = pressed_view("traces/ramp-into-pressure.jsonl.xz")
     lasting = replace(view.diagnosis, since=view.diagnosis.t - 60)
     small = THRESHOLDS.with_values(advice_gain_min_ratio=0.02)  # by itself the cap gains 5 % on the least sure engine
-    found = advise(lasting, view.derived, view.limits, Place(runtime="vllm"), small, observed=view.observed)
-    now = [action for action in found if action.when == NOW and action.expected is not None]
+    found = advised(view, diagnosis=lasting, thresholds=small)
+    now = [action for action in found.values() if action.when == NOW and action.expected is not None]
     assert [action.key for action in now] == ["add_replica", "cap_prompt"], "a cap is listed before replicas"
     gains = [action.expected.gain_ratio for action in now if action.expected is not None]
     assert gains[0] > 10 * gains[1] > 0
@@ -171,7 +164,6 @@ def test_of_two_steps_without_a_restart_the_one_that_gains_most_is_first():
 
 def test_no_step_cuts_nearly_all_answers_though_hardly_one_of_those_that_ended_was_as_long():
     view = pressed_view(THRASH)
-    assert view.diagnosis is not None
     long = Unfinished(20 * view.observed.outputs.count, 300.0, 2500.0)
     few = tuple(replace(one, finished=0.0) for one in view.observed.intervals)
     observed = replace(view.observed, unfinished=long, intervals=few, minutes=None)
@@ -179,7 +171,7 @@ def test_no_step_cuts_nearly_all_answers_though_hardly_one_of_those_that_ended_w
     most = THRESHOLDS.advice.refused_max_ratio
     cut = [change for change in caps(made.known, most) if change.key == "cap_output"]
     assert any(one.expected.shortened_ratio > most for one in (step_of(made, change) for change in cut))
-    about = Case(view.diagnosis, view.derived, view.limits, THRESHOLDS, Place(runtime="vllm"), observed)
+    about = case_of(view, observed=observed)
     steps = [*without_restart(about, made).steps, *filter(None, [without_gpu(about, made)])]
     assert all(one.expected.shortened_ratio <= most for one in steps)
 

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from kvpressure.advice.advise import Place, advise
-from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.action import AFTER, Action
 from kvpressure.model.codec import action_json
 from kvpressure.model.view import PoolHits
+from tests.support.advice_cases import advised
 from tests.support.observed import pressed_view
 
 pytestmark = pytest.mark.recorded
@@ -23,12 +22,7 @@ MEASURED = ((1.25, 0.135), (1.5, 0.263), (2.0, 0.689), (3.0, 0.912), (8.0, 0.912
 def actions(hits_by_pool: tuple[PoolHits, ...]) -> dict[str, Action]:
     view = pressed_view(JOINS)
     assert view.diagnosis.detail == "eviction"
-    assert view.observed is not None
-    observed = replace(view.observed, hits_by_pool=hits_by_pool)
-    found = advise(
-        view.diagnosis, view.derived, view.limits, Place(runtime="vllm"), load_thresholds(), observed=observed
-    )
-    return {action.key: action for action in found}
+    return advised(view, observed=replace(view.observed, hits_by_pool=hits_by_pool))
 
 
 def test_every_cure_has_its_price_where_hits_by_pool_are_measured():
@@ -84,21 +78,15 @@ def test_nothing_is_to_be_switched_on_where_events_are_read_already():
 def unpriced(read: dict[str, float]) -> dict[str, Action]:
     """The actions where no hits by pool are known and `read` is all that is known of evictions."""
     view = pressed_view(JOINS)
-    assert view.diagnosis is not None
     derived = {name: value for name, value in view.derived.items() if name not in {AGE, MISSED}} | read
-    found = advise(view.diagnosis, derived, view.limits, Place(runtime="vllm"), load_thresholds())
-    return {action.key: action for action in found}
+    return advised(view, derived=derived, observed=None)
 
 
 def test_where_requests_wait_too_the_same_cures_are_priced_by_the_same_hits():
     """The pool as room for what runs alone would promise a larger one too little, or too much."""
     view = pressed_view(JOINS)
-    assert view.diagnosis is not None
-    assert view.observed is not None
     measured = tuple(PoolHits(factor, ratio) for factor, ratio in MEASURED)
     observed, waiting = replace(view.observed, hits_by_pool=measured), replace(view.diagnosis, detail="admission")
-    place, thresholds = Place(runtime="vllm"), load_thresholds()
-    found = advise(waiting, view.derived, view.limits, place, thresholds, observed=observed)
-    small = next(action for action in found if action.key == "kv_cache_dtype").expected
-    assert small.hit_ratio is not None
-    assert [action.key for action in found][-1] == "verify"
+    found = advised(view, diagnosis=waiting, observed=observed)
+    assert found["kv_cache_dtype"].expected.hit_ratio is not None
+    assert list(found)[-1] == "verify"

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvpressure.advice.advise import Limits, Place, advise
-from kvpressure.advice.case import Case
+from kvpressure.advice.advise import Limits, Place
 from kvpressure.advice.desired import ReplicaReading, desired_replicas
 from kvpressure.advice.replicas import enough, replicas, replicas_as_predicted
 from kvpressure.engines.recordings import stem
@@ -18,7 +17,7 @@ from kvpressure.simulation.calibrate import Given
 from kvpressure.simulation.config_changes import replicas as servers
 from kvpressure.simulation.greedy_search import Step
 from kvpressure.simulation.models import model_of
-from tests.support.advice_cases import advice
+from tests.support.advice_cases import advice, advised, case_of
 from tests.support.tools import FIXTURES
 from tests.support.verdicts import LAB, THRESHOLDS, views
 
@@ -35,29 +34,16 @@ def pressed() -> EngineView:
 
 def test_the_first_thing_is_to_use_what_is_there():
     view = pressed()
-    assert view.diagnosis is not None
-    first, *rest = advise(
-        *(view.diagnosis, view.derived, view.limits, Place(), THRESHOLDS),
-        observed=view.observed,
-        peers=[BUSY, QUEUED, ROOM],
-    )
+    first, *rest = advised(view, place=Place(), peers=[BUSY, QUEUED, ROOM]).values()
     assert first.key == "route"
     assert "chat-1 (12% of its KV cache) could take them" in first.why
     assert first.expected.text.startswith("at best") or "up to" in first.expected.text
     assert first.expected.tokens_per_second.after > first.expected.tokens_per_second.before
-    assert [action.key for action in rest] == [
-        action.key
-        for action in advise(*(view.diagnosis, view.derived, view.limits, Place(), THRESHOLDS), observed=view.observed)
-    ]
+    assert [action.key for action in rest] == list(advised(view, place=Place()))
 
 
 def test_nobody_is_sent_to_where_requests_wait_or_the_cache_is_full():
-    view = pressed()
-    assert view.diagnosis is not None
-    actions = advise(
-        *(view.diagnosis, view.derived, Limits(), Place(), THRESHOLDS), observed=view.observed, peers=[BUSY, QUEUED]
-    )
-    assert "route" not in [action.key for action in actions]
+    assert "route" not in advised(pressed(), limits=Limits(), place=Place(), peers=[BUSY, QUEUED])
 
 
 def test_where_nothing_can_be_predicted_it_says_so():
@@ -70,11 +56,7 @@ def test_where_nothing_can_be_predicted_it_says_so():
 @pytest.mark.parametrize("path", RECORDED, ids=stem)
 def test_as_many_replicas_are_advised_as_the_series_counts(path: Path):
     for view in troubled(path):
-        assert view.diagnosis is not None
-        actions = advise(
-            view.diagnosis, view.derived, view.limits, Place(runtime=view.runtime), THRESHOLDS, observed=view.observed
-        )
-        more = next((action for action in actions if action.key == "add_replica"), None)
+        more = advised(view, place=Place(runtime=view.runtime)).get("add_replica")
         counted = desired_replicas([ReplicaReading.of("", view.derived)], THRESHOLDS)
         if more is not None:  # one more for what the series does not measure
             assert more.value == max(2, counted or 2)
@@ -93,21 +75,19 @@ def troubled(path: Path) -> list[EngineView]:
 
 def test_where_one_replica_serves_what_arrives_none_is_added_and_it_says_so():
     view = pressed()
-    assert view.diagnosis is not None
     derived = {**view.derived, "demand_replicas": {"kv_tokens": 0.7}}
-    case = Case(view.diagnosis, derived, view.limits, THRESHOLDS, Place(), view.observed)
+    case = case_of(view, derived=derived)
     assert case.replicas == 1
     assert replicas(case, None, "") is None
     model = model_of(Given(view.observed, view.limits, THRESHOLDS))
     assert "kvpressure_desired_replicas counts 1" in enough(case, model).why
     busy = {**view.derived, "demand_replicas": {"kv_tokens": 3.5}}
-    more = replicas(Case(view.diagnosis, busy, view.limits, THRESHOLDS, Place()), None, "")
+    more = replicas(case_of(view, derived=busy, observed=None), None, "")
     assert more.value == 5
 
 
 def test_in_an_overload_it_says_what_arrives_and_what_is_served_and_what_autoscaling_counts():
     view = pressed()
-    assert view.diagnosis is not None
     ended = sum(one.finished or 0.0 for one in view.observed.intervals) / len(view.observed.intervals)
     grows = tuple(
         replace(one, waiting=10.0 + number, finished=ended) for number, one in enumerate(view.observed.intervals)
@@ -117,11 +97,9 @@ def test_in_an_overload_it_says_what_arrives_and_what_is_served_and_what_autosca
     change = servers(2)
     expected = model.expected([], [change])
     assert expected is not None
-    case = Case(view.diagnosis, view.derived, view.limits, THRESHOLDS, Place(), observed)
-    why = replicas_as_predicted(case, model, Step(change, expected)).why
+    why = replicas_as_predicted(case_of(view, observed=observed), model, Step(change, expected)).why
     arriving, served, two = model.arriving_per_second(), model.served_per_second(), model.served_per_second([change])
     assert f"{arriving:.2g} requests arrive per second and one replica serves {served:.2g}: 2 serve {two:.2g}" in why
     assert "kvpressure_desired_replicas counts as many" in why
     calm = model_of(Given(view.observed, view.limits, THRESHOLDS))
-    case = Case(view.diagnosis, view.derived, view.limits, THRESHOLDS, Place(), view.observed)
-    assert "arrive per second" not in replicas_as_predicted(case, calm, Step(change, expected)).why
+    assert "arrive per second" not in replicas_as_predicted(case_of(view), calm, Step(change, expected)).why

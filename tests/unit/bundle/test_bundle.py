@@ -119,6 +119,7 @@ def test_a_thresholds_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
         ("--ticket-url", 'http://x/"', "is not an http(s) address"),
         ("--label", "a b=c", "is not a Kubernetes label"),
         ("--label", "release", "'release' is not KEY=VALUE"),
+        ("--flavour", "vllm", "is not one of 'exporter', 'vllm-only'"),
     ],
 )
 def test_a_bad_option_is_refused_with_the_reason_and_nothing_is_written(

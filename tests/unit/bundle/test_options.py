@@ -10,7 +10,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from kvpressure.bundle import Options, bundle_files
-from kvpressure.bundle.options import EXPORTER, FLAVOURS, VLLM_ONLY, selector_of
+from kvpressure.bundle.options import EXPORTER, FLAVOURS, selector_of
 from kvpressure.cli import main
 from kvpressure.config.thresholds import load_thresholds
 
@@ -52,11 +52,6 @@ def test_bundles_of_both_flavours_live_side_by_side() -> None:
     assert len(objects) == len(set(objects))
 
 
-def test_no_dashboards_leaves_them_out(tmp_path: Path) -> None:
-    assert generate(tmp_path / "out", "--flavour", "vllm-only", "--no-dashboards").exit_code == 0
-    assert not (tmp_path / "out" / "grafana").exists()
-
-
 def test_thresholds_and_the_page_of_alerts_follow_the_flavour(tmp_path: Path) -> None:
     own = tmp_path / "own.yaml"
     own.write_text("alert_queue_wait_min_seconds: 90\n")
@@ -76,32 +71,9 @@ def test_a_selector_that_nobody_gives_is_the_flavours(given: str | None, flavour
     assert selector_of(flavour, given) == (FLAVOURS[flavour], selector)
 
 
-@pytest.mark.parametrize(
-    ("flags", "reason"),
-    [
-        (("--flavour", "vllm"), "is not one of 'exporter', 'vllm-only'"),
-        (("--flavour", "vllm-only", "--selector", "job=x"), "is not label matchers"),
-        (("--runbook-url", "http://{{ $labels.instance }}/runbooks"), "is not an http(s) address"),
-        (("--selector", ""), "is missing"),
-    ],
-)
-def test_what_a_flavour_cannot_do_is_refused_with_the_reason(
-    tmp_path: Path, flags: tuple[str, ...], reason: str
-) -> None:
-    result = generate(tmp_path / "out", *flags)
-    assert (result.exit_code, reason in result.stderr) == (2, True), result.stderr
-    assert not (tmp_path / "out").exists()
-
-
 def test_help_and_completion_name_the_flavours() -> None:
     shown = CliRunner().invoke(main, ["generate", "--help"]).output
     assert "[exporter|vllm-only]" in shown
     words = {"COMP_WORDS": "kvpressure generate --flavour ", "COMP_CWORD": "3", "_KVPRESSURE_COMPLETE": "bash_complete"}
     done = CliRunner().invoke(main, [], env=words, prog_name="kvpressure")
     assert done.output.split() == ["plain,exporter", "plain,vllm-only"]
-
-
-def test_a_flavour_says_what_it_is_for() -> None:
-    assert EXPORTER.needs_selector
-    assert not VLLM_ONLY.needs_selector
-    assert VLLM_ONLY.folder

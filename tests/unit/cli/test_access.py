@@ -100,6 +100,8 @@ async def test_a_server_that_demands_token_and_client_certificate_is_recorded(ca
         (":8000/metrics", "http://localhost:8000/metrics"),
         ("https://gpu-1:8443/llama", "https://gpu-1:8443/llama"),
         ("http://gpu-1:8000/", "http://gpu-1:8000/metrics"),
+        ("http://gpu-1:8000", "http://gpu-1:8000/metrics"),
+        ("http://gpu-1:8000/metrics", "http://gpu-1:8000/metrics"),
     ],
 )
 def test_an_address_may_be_typed_in_short(typed: str, page: str) -> None:

@@ -11,7 +11,6 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
 from kvpressure.cli import COMMANDS, GONE, JOINED, installed, main
-from kvpressure.cli.access import page_url
 
 
 def run(*arguments: str) -> Result:
@@ -85,11 +84,6 @@ def test_help_names_the_program_as_it_was_typed(
     with pytest.raises(SystemExit):
         main()
     assert capsys.readouterr().out.startswith(f"Usage: {named} triage ")
-
-
-@pytest.mark.parametrize("given", ["chat:8000", "http://chat:8000", "http://chat:8000/", "http://chat:8000/metrics"])
-def test_an_engine_is_named_by_host_and_port_or_by_its_page(given: str) -> None:
-    assert page_url(given) == "http://chat:8000/metrics"
 
 
 @pytest.mark.parametrize(

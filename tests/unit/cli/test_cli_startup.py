@@ -39,7 +39,7 @@ COSTLY = frozenset(
 """Modules that take more than a few milliseconds to load."""
 
 _HTTP = {"aiohttp", "asyncio", "ssl"}
-_SERVER = {*_HTTP, "bcrypt", "msgspec", "prometheus_client", "structlog", "yaml"}
+_SERVER = {*_HTTP, "msgspec", "prometheus_client", "structlog", "yaml"}
 _SAMPLER = {*_HTTP, "msgspec", "rich", "structlog", "yaml"}
 USED = {
     "": set(),
@@ -53,7 +53,7 @@ USED = {
     "audit": {"rich", "yaml"},
     "generate": {"jinja2", "yaml"},
     "replay": {"yaml"},
-    "check-config": {"bcrypt", "ssl", "yaml"},
+    "check-config": {"ssl", "yaml"},
 }
 ROOMS = {
     "kvpressure.bundle": {"generate"},

@@ -142,6 +142,7 @@ def test_how_fast_loads_are_and_what_the_tier_had_no_room_for_is_said():
         "computing them 4,000. 40 stores into it were dropped in the last minutes: it had no room."
     )
     assert said(load_bytes_per_second=2.4e9).endswith(" an offload tier is in use. One load brings 2.4 GB a second.")
+    assert said(loads=1.5).endswith(" in use. 1.5 loads from it are under way at a time.")
 
 
 def test_without_the_reasons_for_waiting_what_is_left_has_no_word():

@@ -82,12 +82,6 @@ def test_both_formats_carry_the_same_samples(snapshot):
     assert len(plain) > 100
 
 
-def test_openmetrics_names_counters_without_their_suffix_and_ends_in_eof(snapshot):
-    page = text.render(snapshot, openmetrics=True).decode()
-    assert "# TYPE kvpressure_source_errors counter\n" in page
-    assert page.endswith("\n# EOF\n")
-
-
 def test_every_derived_value_has_a_row_in_the_family_table(snapshot):
     for view in snapshot.engines:
         assert view.diagnosis is not None

@@ -10,10 +10,8 @@ import pytest
 
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engines.reader import PageReader
-from kvpressure.model.incident import Price
 from kvpressure.prometheus.client import Server
 from kvpressure.prometheus.targets import Discovered
-from kvpressure_incidents.collect import priced
 from kvpressure_incidents.follow import Follower, Task
 from kvpressure_incidents.words import lost
 from tests.support.past_incidents import TARGET
@@ -53,12 +51,3 @@ def test_what_was_computed_again_is_counted(step: float):
         assert one["recomputed_tokens"] == pytest.approx(true, rel=0.25)
         assert "prompt tokens computed again" in lost(one)
     assert sum(one["seconds"] for one in told) >= 150.0
-
-
-def test_gpus_and_their_price_make_it_money():
-    incident = {**looked_back(15.0)[0][-1], "recomputed_seconds": 90.0}
-    (one,) = priced({"incidents": [incident]}, 8, Price(2.5, "EUR"))["incidents"]
-    assert one["recomputed_gpu_seconds"] == pytest.approx(720.0)
-    assert one["recomputed_money"] == pytest.approx(0.5)
-    assert "720 GPU-seconds, 0.50 EUR" in lost(one)
-    assert priced({"incidents": [incident]}, None, None)["incidents"] == [incident]

@@ -9,18 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from bench.simulator.scenarios import episode
-from kvpressure.cli import main
 from kvpressure.engines.recordings import TraceLine, read_trace
-from tests.support.past import START, Scrape, past, simulated
+from tests.support.past import START, Scrape, incidents, past, pod_labels, simulated
 from tests.support.schemas import check
 from tests.support.tools import FIXTURES
 
 pytestmark = [pytest.mark.recorded, pytest.mark.process]
 
-SPAN = ("--since", f"{START - 3600:.0f}", "--until", f"{START + 7200:.0f}", "--workers", "1")
 FIRED = START + 600 + 200
 TRUE = {
     ("prod/ramp", "0"): "kv_cache_pressure",
@@ -32,10 +29,6 @@ TRUE = {
 }
 
 
-def labels(pod: str) -> dict[str, str]:
-    return {"namespace": "prod", "pod": pod, "instance": f"{pod}:8000", "job": "vllm"}
-
-
 def recorded(name: str, pod: str, begin: float) -> Iterator[Scrape]:
     due = origin = 0.0
     for line in read_trace(FIXTURES / "traces" / f"{name}.jsonl.xz"):
@@ -43,7 +36,7 @@ def recorded(name: str, pod: str, begin: float) -> Iterator[Scrape]:
         if line.t >= due:
             origin = origin or line.t
             due = line.t + 14.9
-            yield Scrape(begin + line.t - origin, labels(pod), line.page)
+            yield Scrape(begin + line.t - origin, pod_labels(pod), line.page)
 
 
 def alert(name: str, severity: str, state: str, pod: str) -> Iterator[Scrape]:
@@ -63,11 +56,11 @@ def scrapes() -> Iterator[Scrape]:
     yield from alert("KVPressureCacheTooSmall", "warning", "firing", "well")
     yield from recorded("ramp-into-pressure", "ramp", START)
     yield from recorded("two-ranks", "ranks", START + 300)
-    yield from simulated(episode("kv_cache_pressure", 2), 2, labels("kv"), 15.0, START + 600)
-    yield from simulated(episode("host_bound", 5), 5, labels("host"), 15.0, START + 900)
-    yield from simulated(episode("stuck", 6), 6, labels("stuck"), 15.0, START + 1200)
-    yield from simulated(episode("healthy", 1), 1, labels("well"), 15.0, START + 1500)
-    for one in simulated(episode("healthy", 3), 3, labels("ray"), 15.0, START + 1500):
+    yield from simulated(episode("kv_cache_pressure", 2), 2, pod_labels("kv"), 15.0, START + 600)
+    yield from simulated(episode("host_bound", 5), 5, pod_labels("host"), 15.0, START + 900)
+    yield from simulated(episode("stuck", 6), 6, pod_labels("stuck"), 15.0, START + 1200)
+    yield from simulated(episode("healthy", 1), 1, pod_labels("well"), 15.0, START + 1500)
+    for one in simulated(episode("healthy", 3), 3, pod_labels("ray"), 15.0, START + 1500):
         yield replace(one, page=one.page.replace(b"vllm:", b"ray_vllm_"))
 
 
@@ -78,7 +71,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def look(url: str, *words: str) -> dict[str, Any]:
-    answer = CliRunner().invoke(main, ["incidents", "--prometheus", url, *SPAN, "--json", *words])
+    answer = incidents(url, "--json", *words)
     assert answer.exit_code in (0, 1), answer.output
     document: dict[str, Any] = json.loads(answer.stdout)
     check("incidents", document)
@@ -100,9 +93,8 @@ def test_every_incident_is_found_with_its_cause_and_none_is_made_up(document: di
 def test_it_says_when_what_it_cost_and_what_would_have_helped(document: dict[str, Any]) -> None:
     (one,) = [one for one in document["incidents"] if one["target"] == "prod/kv"]
     began, ended = START + 600 + 150, START + 600 + 450
-    assert (
-        began - 15 < one["began"] < began + 75
-    )  # the queue is looked at every 15 s, and dates it to between two looks
+    # The queue is looked at every 15 s, and dates it to between two looks.
+    assert began - 15 < one["began"] < began + 75
     assert ended - 30 < one["ended"] < ended + 75
     assert one["step_seconds"] == pytest.approx(15.0)
     assert one["lost_tokens"] > 10_000
@@ -133,7 +125,7 @@ def test_a_selector_chooses_among_the_engines_of_one_page(url: str) -> None:
 
 
 def test_nothing_that_matches_is_an_error_that_says_so(url: str) -> None:
-    answer = CliRunner().invoke(main, ["incidents", "--prometheus", url, *SPAN, "--selector", 'pod="nobody"'])
+    answer = incidents(url, "--selector", 'pod="nobody"')
     assert (answer.exit_code, "no series of an engine" in answer.output) == (2, True), answer.output
 
 
@@ -156,8 +148,7 @@ def test_several_processes_find_the_same(url: str) -> None:
 
 def test_text_markdown_and_html(url: str, tmp_path: Path) -> None:
     page, report = tmp_path / "x.html", tmp_path / "x.md"
-    words = ("--selector", 'pod="kv"', "--html", str(page), "--markdown", str(report))
-    answer = CliRunner().invoke(main, ["incidents", "--prometheus", url, *SPAN, *words])
+    answer = incidents(url, "--selector", 'pod="kv"', "--html", str(page), "--markdown", str(report))
     assert answer.exit_code == 1
     assert "KV cache pressure/admission: prod/kv" in answer.output
     assert "  alerts      KVPressureCacheTooSmall (warning): 2023-11-14 22:2" in answer.output
@@ -168,7 +159,7 @@ def test_text_markdown_and_html(url: str, tmp_path: Path) -> None:
 
 
 def test_a_server_with_a_small_limit_of_samples_is_asked_in_pieces(tmp_path: Path) -> None:
-    rows = simulated(episode("kv_cache_pressure", 2), 2, labels("kv"), 15.0, START + 600)
+    rows = simulated(episode("kv_cache_pressure", 2), 2, pod_labels("kv"), 15.0, START + 600)
     with past(tmp_path, rows, "--query.max-samples=9000") as url:
         found = look(url)
         assert [one["cause"] for one in found["incidents"]] == ["kv_cache_pressure"]
@@ -176,10 +167,10 @@ def test_a_server_with_a_small_limit_of_samples_is_asked_in_pieces(tmp_path: Pat
 
 def test_a_past_in_which_somebody_changed_how_often_is_scraped_is_judged_by_each(tmp_path: Path) -> None:
     scrapes = [
-        *simulated(episode("kv_cache_pressure", 2), 2, labels("changed"), 15.0, START),
-        *simulated(episode("kv_cache_pressure", 2), 2, labels("changed"), 60.0, START + 3600),
-        *simulated(episode("kv_cache_pressure", 2), 2, labels("seldom"), 15.0, START),
-        *simulated(episode("kv_cache_pressure", 2), 2, labels("seldom"), 120.0, START + 3600),
+        *simulated(episode("kv_cache_pressure", 2), 2, pod_labels("changed"), 15.0, START),
+        *simulated(episode("kv_cache_pressure", 2), 2, pod_labels("changed"), 60.0, START + 3600),
+        *simulated(episode("kv_cache_pressure", 2), 2, pod_labels("seldom"), 15.0, START),
+        *simulated(episode("kv_cache_pressure", 2), 2, pod_labels("seldom"), 120.0, START + 3600),
     ]
     with past(tmp_path, scrapes) as url:
         document = look(url)

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from bench.simulator.scenarios import episode
-from kvpressure.cli import main
 from kvpressure.prometheus.client import Prometheus, Server
 from kvpressure.prometheus.names import Target
 from kvpressure.prometheus.paging import DAY_SECONDS, Span, pages
@@ -26,17 +24,12 @@ from kvpressure_incidents.reported import (
     troubles,
 )
 from tests.support.fake_prometheus import FakePrometheus, success
-from tests.support.past import START, Scrape, past, simulated
+from tests.support.past import START, Scrape, incidents, past, pod_labels, simulated
 from tests.support.schemas import check
 
 pytestmark = pytest.mark.process
 
-SPAN = ("--since", f"{START - 3600:.0f}", "--until", f"{START + 7200:.0f}", "--workers", "1")
 STEP = 15.0
-
-
-def engine(pod: str) -> dict[str, str]:
-    return {"namespace": "prod", "pod": pod, "instance": f"{pod}:8000", "job": "vllm"}
 
 
 def told(pod: str, cause: str, detail: str, begin: float, end: float) -> Iterator[Scrape]:
@@ -50,8 +43,8 @@ def told(pod: str, cause: str, detail: str, begin: float, end: float) -> Iterato
 
 
 def scrapes() -> Iterator[Scrape]:
-    yield from simulated(episode("kv_cache_pressure", 2), 2, engine("kv"), STEP, START)
-    yield from simulated(episode("healthy", 1), 1, engine("idle"), STEP, START)
+    yield from simulated(episode("kv_cache_pressure", 2), 2, pod_labels("kv"), STEP, START)
+    yield from simulated(episode("healthy", 1), 1, pod_labels("idle"), STEP, START)
     yield from told("kv", "kv_cache_pressure", "admission", START + 160, START + 440)
     yield from told("kv", "healthy", "", START, START + 150)
     yield from told("idle", "stuck", "frozen", START + 100, START + 340)
@@ -65,12 +58,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
-def answer(url: str, *words: str) -> Any:
-    return CliRunner().invoke(main, ["incidents", "--prometheus", url, *SPAN, *words])
-
-
 def test_what_it_told_of_an_incident_and_what_it_alone_told(url: str) -> None:
-    found = answer(url, "--json")
+    found = incidents(url, "--json")
     assert found.exit_code == 1
     document = json.loads(found.stdout)
     check("incidents", document)
@@ -90,7 +79,7 @@ def test_what_it_told_of_an_incident_and_what_it_alone_told(url: str) -> None:
 
 def test_it_is_said_in_words_everywhere(url: str, tmp_path: Path) -> None:
     page, report = tmp_path / "x.html", tmp_path / "x.md"
-    found = answer(url, "--html", str(page), "--markdown", str(report))
+    found = incidents(url, "--html", str(page), "--markdown", str(report))
     assert "  exporter    reported KV cache pressure/admission from 22:1" in found.output
     assert "only the exporter reported: stuck/frozen, prod/idle (llama-3.1-8b, engine 0)" in found.output
     assert "The exporter reported KV cache pressure/admission from 22:1" in page.read_text()
@@ -98,7 +87,7 @@ def test_it_is_said_in_words_everywhere(url: str, tmp_path: Path) -> None:
 
 
 def test_trouble_that_the_exporter_alone_told_is_an_incident_for_the_exit_code(url: str) -> None:
-    assert answer(url, "--selector", 'pod="idle"').exit_code == 1
+    assert incidents(url, "--selector", 'pod="idle"').exit_code == 1
 
 
 def test_where_no_exporter_was_nothing_is_said(url: str) -> None:
@@ -141,16 +130,8 @@ def test_an_engine_is_known_by_its_pod_or_its_address(told: dict[str, str], labe
 
 
 def found_one(target: str, **changes: Any) -> dict[str, Any]:
-    return {
-        "target": target,
-        "model_name": "",
-        "engine": "0",
-        "began": 0.0,
-        "seconds": 600.0,
-        "step_seconds": 15.0,
-        "exporter": None,
-        **changes,
-    }
+    dated = {"began": 0.0, "seconds": 600.0, "step_seconds": 15.0}
+    return {"target": target, "model_name": "", "engine": "0", **dated, "exporter": None, **changes}
 
 
 def test_several_exporters_of_one_engine_tell_it_once() -> None:
@@ -165,9 +146,9 @@ def test_what_is_told_of_another_model_or_port_is_not_of_this_incident() -> None
     times = [float(t) for t in range(30, 300, 30)]
     its = troubles([[row(times, model_name="other", target="http://h:8001")]], gap=30.0)
     targets = [Target((("instance", f"h:{port}"), ("pod", "a"))) for port in (8000, 8001)]
-    incidents = [found_one("h:8000", model_name="m"), found_one("a", model_name="m")]
-    (alone,) = attach(incidents, its, targets, 120.0)
-    assert (alone["model_name"], [one["exporter"] for one in incidents]) == ("other", [None, None])
+    both = [found_one("h:8000", model_name="m"), found_one("a", model_name="m")]
+    (alone,) = attach(both, its, targets, 120.0)
+    assert (alone["model_name"], [one["exporter"] for one in both]) == ("other", [None, None])
 
 
 def test_an_exporter_whose_labels_were_not_honored_is_understood() -> None:

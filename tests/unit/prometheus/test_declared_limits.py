@@ -12,7 +12,7 @@ from kvpressure.prometheus.client import Prometheus, Server
 from kvpressure.prometheus.declared import WHERE, declared_there, pod_of
 from kvpressure.prometheus.names import Target
 from kvpressure.prometheus.paging import Span
-from tests.support.past import START, Scrape, past
+from tests.support.past import START, Scrape, past, pod_labels
 
 pytestmark = pytest.mark.process
 
@@ -26,7 +26,7 @@ kvpressure_limit_declared{limit="of_later_versions",engine="0"} 1
 """
 
 
-CAPPED = {"namespace": "prod", "pod": "capped", "instance": "capped:8000", "job": "vllm"}
+CAPPED = pod_labels("capped")
 
 
 def scrapes() -> Iterator[Scrape]:
@@ -36,16 +36,12 @@ def scrapes() -> Iterator[Scrape]:
         yield Scrape(START + 15 * number, {"instance": "bare:8000", "job": "vllm"}, TOLD)
 
 
-def test_declared_ones_alone_count_and_by_pod_of_a_cluster(tmp_path: Path) -> None:
+def test_declared_ones_alone_count_and_by_pod_of_a_cluster_and_none_without_an_exporter(tmp_path: Path) -> None:
     with past(tmp_path, scrapes()) as url, Prometheus(Server(url)) as client:
         found = declared_there(client, Span(START - 3600, START + 7200))
+        assert declared_there(client, Span(START - 7200, START - 3600)) == {}
     assert found == {
         ("", "prod", "capped"): (DeclaredLimit("max_num_seqs", 16.0, WHERE),),
         ("eu", "prod", "capped"): (DeclaredLimit("max_num_seqs", 32.0, WHERE),),
     }
     assert pod_of(Target(tuple({"cluster": "eu", **CAPPED}.items()))) in found
-
-
-def test_where_no_exporter_was_nothing_is_declared(tmp_path: Path) -> None:
-    with past(tmp_path, scrapes()) as url, Prometheus(Server(url)) as client:
-        assert declared_there(client, Span(START - 7200, START - 3600)) == {}

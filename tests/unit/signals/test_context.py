@@ -10,18 +10,6 @@ from kvpressure.model.samples import GpuSample
 from kvpressure.signals.context import GpuWindow
 
 
-def gpu(t: float, *utilization: float) -> GpuSample:
-    return GpuSample(t, "GPU-1", "0", "nvidia", utilization=utilization)
-
-
-@pytest.mark.parametrize(("newest", "mean"), [([0.0], 0.75), ([], None)], ids=["of all samples", "none now"])
-def test_gpu_utilization_is_the_mean_of_the_drivers_samples_while_it_gives_any(newest, mean):
-    window = GpuWindow(60)
-    window.add(gpu(0.0, 1.0, 1.0, 1.0))
-    window.add(gpu(1.0, *newest))
-    assert window.utilization == mean
-
-
 @given(st.lists(st.tuples(st.floats(0.1, 40.0), st.lists(st.floats(0, 1), max_size=6)), min_size=1, max_size=40))
 def test_utilization_is_the_mean_of_the_drivers_samples_in_the_window(reads: list[tuple[float, list[float]]]):
     window, t = GpuWindow(60), 0.0
@@ -32,4 +20,5 @@ def test_utilization_is_the_mean_of_the_drivers_samples_in_the_window(reads: lis
             lately = [value for one in window.samples if one.t >= since for value in one.utilization]
             mean = statistics.fmean(lately) if utilization else None
             assert window.utilization_since(since) == (None if mean is None else pytest.approx(mean))
+        assert window.utilization == window.utilization_since(window.samples[0].t)
         assert len(window._totals) == len(window.samples), "no more is kept than the window holds"

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from kvpressure.model.samples import CacheConfig
+from kvpressure.model.samples import CacheConfig, EngineSample
 from kvpressure.signals import Context, compute
 from tests.support.engines import CACHE, CONTEXT, THRESHOLDS, histogram, window
 
@@ -132,10 +132,9 @@ def test_preemptions_are_a_rate_and_a_share(preempted, started, running, rate, s
 
 
 def test_a_capacity_that_the_page_only_sometimes_carries_is_remembered():
-    w = window(10, lambda t: {"kv_usage": 0.5}, cache=CacheConfig(capacity_tokens=1000))
-    more = window(0)
-    assert w.cache.capacity_tokens == 1000
-    assert more.cache.capacity_tokens is None
+    made = window(10, lambda t: {"kv_usage": 0.5}, cache=CacheConfig(capacity_tokens=1000))
+    made.add(10.0, EngineSample("m", "0", {"kv_usage": 0.5}, {}))
+    assert made.cache.capacity_tokens == 1000
 
 
 def test_what_preemption_throws_out_is_what_running_requests_hold_on_average():

@@ -52,6 +52,7 @@ def test_a_load_is_as_fast_as_what_it_brings_in_the_time_it_takes():
     made = window(10, counters=lambda t: {"offload_load_tokens": 900.0 * t, "offload_load_seconds": 0.5 * t})
     found = deferral_of(made)
     assert (found.load_tokens_per_second, found.load_bytes_per_second) == (1800.0, None)
+    assert (found.loads, deferral_of(window(10)).loads) == (0.5, None)
     assert deferral_of(window(10, counters=lambda t: {"offload_load_seconds": 5.0})).load_tokens_per_second is None
 
 

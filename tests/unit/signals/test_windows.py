@@ -5,8 +5,6 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kvpressure.model.samples import EngineSample, HistogramSample
 from kvpressure.signals.points import Point
@@ -230,25 +228,6 @@ def test_computing_twice_at_one_poll_still_gives_that_poll():
         assert window.points.values("running")[-1] == window.points.values("running")[-1] == running
     assert (window.points.mean("running"), window.points.max("running")) == (4.0, 6.0)
     assert window.signals() == {"running", "at_1", "at_2", "at_3"}
-
-
-READINGS = st.lists(
-    st.tuples(st.floats(0.01, 30.0), st.none() | st.floats(0, 100), st.none() | st.floats(0, 1)),
-    min_size=1,
-    max_size=80,
-)
-
-
-@given(READINGS)
-def test_readings_kept_as_polls_come_are_those_of_the_polls_in_the_window(polls: list[tuple[float, object, object]]):
-    window, t = EngineWindow(60, 600), 0.0
-    for step, running, usage in polls:
-        t += step
-        gauges = {"running": running, "kv_usage": usage}
-        window.add(t, sample({name: value for name, value in gauges.items() if value is not None}))
-        for gauge in gauges:
-            assert list(window.points.values(gauge)) == [p.gauges[gauge] for p in window.points if gauge in p.gauges]
-            assert window.shows(gauge) == (gauge in window.signals())
 
 
 def test_readings_are_forgotten_with_the_polls_that_are_too_many():

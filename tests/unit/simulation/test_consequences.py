@@ -6,15 +6,15 @@ import pytest
 
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.action import DRAIN_MAX_SECONDS, drain_text
+from kvpressure.model.limits import Limit
 from kvpressure.simulation import consequences
-from kvpressure.simulation.calibrate import Given
 from kvpressure.simulation.comparison import compared, over_load, row
 from kvpressure.simulation.config_changes import cap_prompt, cap_total, kv_in_8_bits, pool, replicas, sequences
 from kvpressure.simulation.consequences import Figures, Model
 from kvpressure.simulation.described import MeanAndP95, Traffic, alternatives
 from kvpressure.simulation.models import model_of, modelled
 from kvpressure.simulation.server import Server, StepSeconds
-from tests.support.observed import pressed_view
+from tests.support.observed import given, pressed_view
 
 pytestmark = pytest.mark.recorded
 
@@ -24,8 +24,7 @@ SERVER = Server(120_000.0, StepSeconds(0.03, 0.0, 1 / 16_000), max_num_seqs=64)
 
 
 def collapse() -> Model:
-    view = pressed_view(COLLAPSE)
-    return model_of(Given(view.observed, view.limits, THRESHOLDS))
+    return model_of(given(COLLAPSE))
 
 
 def described(server: Server = SERVER, **load: float) -> Model:
@@ -59,12 +58,12 @@ def test_predicted_is_what_the_real_scheduler_then_did():
 
 def overloaded() -> Model:
     """Two requests a second more come than end, at an even pace."""
-    view = pressed_view(COLLAPSE)
-    ended = sum(one.finished or 0.0 for one in view.observed.intervals) / len(view.observed.intervals)
+    intervals = pressed_view(COLLAPSE).observed.intervals
+    ended = sum(polled.finished or 0.0 for polled in intervals) / len(intervals)
     grows = tuple(
-        replace(one, waiting=10.0 + 2.0 * number, finished=ended) for number, one in enumerate(view.observed.intervals)
+        replace(polled, waiting=10.0 + 2.0 * number, finished=ended) for number, polled in enumerate(intervals)
     )
-    return model_of(Given(replace(view.observed, intervals=grows, minutes=None), view.limits, THRESHOLDS))
+    return model_of(given(COLLAPSE, intervals=grows, minutes=None))
 
 
 def test_an_overload_says_what_comes_what_is_served_and_when_the_queue_is():
@@ -84,9 +83,9 @@ def test_an_overload_says_what_comes_what_is_served_and_when_the_queue_is():
 
 def test_steps_shorter_than_simulated_widen_the_range_upwards():
     """Where some of the requests that run get no token, the others may be faster than what was simulated."""
-    view = pressed_view(COLLAPSE)
-    held_up = tuple(replace(one, steps=(one.steps or 0.0) * 1.25) for one in view.observed.intervals)
-    held = model_of(Given(replace(view.observed, intervals=held_up), view.limits, THRESHOLDS))
+    intervals = pressed_view(COLLAPSE).observed.intervals
+    held_up = tuple(replace(polled, steps=(polled.steps or 0.0) * 1.25) for polled in intervals)
+    held = model_of(given(COLLAPSE, intervals=held_up))
     usual, wider = (figures(one, replicas(2)).tokens_per_second for one in (collapse(), held))
     assert wider.high / wider.value > 1.08 * usual.high / usual.value
     assert wider.low / wider.value == pytest.approx(usual.low / usual.value, rel=0.05)
@@ -128,8 +127,7 @@ def test_a_cap_inside_a_bucket_with_most_prompts_is_a_question_not_a_number():
 
 
 def test_a_range_that_says_nothing_names_what_leaves_it_open():
-    view = pressed_view(COLLAPSE)
-    strict = model_of(Given(view.observed, view.limits, THRESHOLDS.with_values(advice_range_max_factor=1.0)))
+    strict = model_of(given(COLLAPSE, thresholds=THRESHOLDS.with_values(advice_range_max_factor=1.0)))
     assert figures(strict, replicas(2)).doubt
     assert not figures(collapse(), replicas(2)).doubt
 
@@ -172,9 +170,7 @@ def test_over_load_the_curve_goes_through_the_point_of_the_table():
 
 
 def test_a_limit_that_is_given_is_what_answers_are_in_time_by():
-    view = pressed_view(COLLAPSE)
-    strict = model_of(Given(view.observed, view.limits, THRESHOLDS), limit_seconds=1.0)
-    easy = model_of(Given(view.observed, view.limits, THRESHOLDS), limit_seconds=1000.0)
+    strict, easy = (model_of(given(COLLAPSE), limit_seconds=seconds) for seconds in (1.0, 1000.0))
     assert figures(strict).goodput.value == 0
     assert figures(easy).goodput.value > 0
     assert strict.limit_seconds == 1.0
@@ -193,21 +189,19 @@ def test_a_limit_that_is_given_is_what_answers_are_in_time_by():
 )
 def test_traffic_that_is_described_as_it_was_recorded_is_served_as_it_was(recording: str):
     """By four numbers and how many clients there are, against a real vLLM and its real scheduler."""
-    view = pressed_view(recording)
-    known = model_of(Given(view.observed, view.limits, THRESHOLDS)).known
+    known = model_of(given(recording)).known
     prompts, answers = (MeanAndP95(one.mean, max(one.mean, one.at(0.95))) for one in (known.prompts, known.outputs))
     traffic = Traffic(prompts, answers, clients=known.demand.clients)
-    tokens = figures(model_of(Given(view.observed, view.limits, THRESHOLDS), traffic=traffic)).tokens_per_second
+    tokens = figures(model_of(given(recording), traffic=traffic)).tokens_per_second
     assert tokens.value == pytest.approx(known.measured.tokens_per_second, rel=0.1)
 
 
 def test_other_traffic_is_served_with_the_pool_and_the_steps_of_the_page():
-    view = pressed_view(COLLAPSE)
     traffic = Traffic(MeanAndP95(200, 400), MeanAndP95(50, 100), clients=12)
-    own, other = (model_of(Given(view.observed, view.limits, THRESHOLDS), traffic=one) for one in (None, traffic))
+    own, other = (model_of(given(COLLAPSE), traffic=load) for load in (None, traffic))
     assert other.known.server.steps == own.known.server.steps
     assert other.known.server.pool_tokens == own.known.server.pool_tokens
     assert other.known.demand.clients == 12
     assert figures(other).latency_p95.value < figures(own).latency_p95.value / 5
-    capped = replace(view.limits, max_input_tokens=replace(view.limits.kv_capacity_tokens, value=300.0))  # type: ignore[type-var]
-    assert figures(model_of(Given(view.observed, capped, THRESHOLDS), traffic=traffic)).refused_ratio.value > 0
+    capped = given(COLLAPSE, limits=replace(pressed_view(COLLAPSE).limits, max_input_tokens=Limit(300.0)))
+    assert figures(model_of(capped, traffic=traffic)).refused_ratio.value > 0

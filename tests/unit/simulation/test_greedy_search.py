@@ -7,7 +7,7 @@ import pytest
 
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.limits import Limit
-from kvpressure.simulation.calibrate import Given, Known, Measured, growing_share, held_at
+from kvpressure.simulation.calibrate import Known, Measured, growing_share, held_at
 from kvpressure.simulation.config_changes import kv_in_8_bits, sequences
 from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.greedy_search import choose
@@ -16,7 +16,7 @@ from kvpressure.simulation.models import model_of
 from kvpressure.simulation.other_limits import larger_steps, more_sequences, more_servers, without_hold
 from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.server import Demand, RequestShape, Server, StepSeconds
-from tests.support.observed import pressed_view
+from tests.support.observed import given, pressed_view
 
 pytestmark = pytest.mark.recorded
 
@@ -26,10 +26,9 @@ DEFERRED = "lab/deferred-lora-0.33.0.jsonl.xz"
 
 
 def capped(pool_factor: float = 1.0) -> Model:
-    view = pressed_view(CAPPED)
-    pool = Limit(pool_factor * view.limits.kv_capacity_tokens.value)
-    limits = replace(view.limits, kv_capacity_tokens=pool)
-    return model_of(Given(view.observed, limits, THRESHOLDS, most_running=view.limits.max_num_seqs.value))
+    limits = pressed_view(CAPPED).limits
+    less = replace(limits, kv_capacity_tokens=Limit(pool_factor * limits.kv_capacity_tokens.value))
+    return model_of(given(CAPPED, limits=less, most_running=limits.max_num_seqs.value))
 
 
 def test_a_cap_is_raised_as_far_as_the_pool_holds_and_servers_serve_the_rest():
@@ -70,9 +69,8 @@ def test_steps_of_few_tokens_are_made_larger_where_prompts_wait_for_them():
 
 
 def test_what_would_come_without_a_hold_is_an_upper_bound_and_says_so():
-    view = pressed_view(DEFERRED)
-    held = held_at(view.observed)
-    choice = without_hold(model_of(Given(view.observed, view.limits, THRESHOLDS, most_running=held)), math.inf)
+    held = held_at(pressed_view(DEFERRED).observed)
+    choice = without_hold(model_of(given(DEFERRED, most_running=held)), math.inf)
     (step,) = choice.steps
     assert step.expected.at_best
     assert "up to" in step.expected.text
@@ -82,9 +80,7 @@ def test_what_would_come_without_a_hold_is_an_upper_bound_and_says_so():
 
 
 def test_a_hold_that_keeps_nobody_waiting_is_not_worth_letting_go():
-    view = pressed_view(DEFERRED)
-    model = model_of(Given(view.observed, view.limits, THRESHOLDS, most_running=1000.0))
-    choice = without_hold(model, math.inf)
+    choice = without_hold(model_of(given(DEFERRED, most_running=1000.0)), math.inf)
     assert choice.steps == ()
     assert len(choice.declined) == 1
 

@@ -12,17 +12,9 @@ from typing import Any, Final, Literal, TypeVar, cast
 
 from kvpressure.config import strict_yaml
 from kvpressure.config.settings.section import Field, Found, Section, bare, fields_of, read
-from kvpressure.config.settings.types import Gpus, ListenAddresses, SdPatterns, Vendors
 from kvpressure.config.strict_yaml import ConfigError, Problem, gone
 
 ENV_PREFIX: Final = "KVPRESSURE_"
-_SCALARS: Final = {str: "string", Path: "path", float: "number", int: "integer", bool: "boolean"}
-_LISTS: Final = {
-    ListenAddresses: "address or list",
-    Gpus: "`all` or list",
-    Vendors: "`auto` or list",
-    SdPatterns: "list of paths",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +24,12 @@ class Key:
     path: tuple[str, ...]
     field: Field
     section: type[Section]
-    type: str
-    is_text: bool
+
+    @property
+    def is_text(self) -> bool:
+        """Whether a variable's text is the value, whatever YAML would make of it."""
+        kind = bare(self.field.kind)
+        return kind in (str, Path) or typing.get_origin(kind) is Literal
 
     @property
     def in_list(self) -> bool:
@@ -61,23 +57,9 @@ def _walk(section: type[Section], path: tuple[str, ...]) -> Iterator[Key]:
         if inner is not None and not is_list:
             yield from _walk(inner, (*path, name))
             continue
-        text = type_name(kind)
-        is_text = text in ("string", "path") or text.startswith("one of")
-        yield Key((*path, name), field, section, text, is_text)
+        yield Key((*path, name), field, section)
         if inner is not None:
             yield from _walk(inner, (*path, f"{name}[]"))
-
-
-def type_name(kind: Any) -> str:
-    """Name a field's type for the documentation."""
-    for known, name in _LISTS.items():
-        if kind == bare(known):
-            return name
-    if typing.get_origin(kind) is Literal:
-        return "one of " + ", ".join(typing.get_args(kind))
-    if typing.get_origin(kind) is tuple:
-        return "list"
-    return _SCALARS.get(kind, "mapping")
 
 
 def suggestion(name: str, known: list[str], elsewhere: list[str] | None = None) -> str:

@@ -12,6 +12,7 @@ from kvpressure.config import strict_yaml
 from kvpressure.config.files import read_text
 from kvpressure.config.settings.keys import ENV_PREFIX, Key, keys, prune, require_mapping, suggestion, validate
 from kvpressure.config.settings.model import Settings
+from kvpressure.config.settings.section import bare
 from kvpressure.config.strict_yaml import ConfigError, Document, Problem, gone
 from kvpressure.config.thresholds import Thresholds, load_thresholds
 from kvpressure.net.urls import default_name, split_url
@@ -129,7 +130,7 @@ def _given(
 
 def _parse(key: Key, text: str) -> Any:
     if key.is_text:
-        if key.type != "path" and _NO_UTF8.search(text):
+        if bare(key.field.kind) is not Path and _NO_UTF8.search(text):
             raise ConfigError([Problem(key.env, None, "", "is not UTF-8")])
         return text
     if text.lstrip().startswith(("[", "{")):

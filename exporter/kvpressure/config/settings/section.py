@@ -143,7 +143,7 @@ def _read(kind: Any, value: Any, path: strict_yaml.Path, problems: list[Found]) 
         items = value if isinstance(value, list | tuple) else _refuse("a list", value)
         return tuple(read(args[0], item, (*path, position), problems) for position, item in enumerate(items))
     if kind in _SCALARS:
-        return _SCALARS[kind](value)
+        return _scalar(kind, value)
     if isinstance(kind, type) and isinstance(value, kind):
         return value
     data = value if isinstance(value, dict) else _refuse_mapping(kind, value)
@@ -197,36 +197,19 @@ def _alternatives(words: tuple[str, ...]) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        _refuse("a number", value)
-    return float(value) if isfinite(value) else _refuse("a finite number", value)
-
-
-def _integer(value: Any) -> int:
-    return value if type(value) is int else _refuse("a whole number", value)
-
-
-def _boolean(value: Any) -> bool:
-    return value if isinstance(value, bool) else _refuse("true or false", value)
-
-
-def _string(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"must be a string, got {shown(value)}; quote it")
-    return value
-
-
-def _path(value: Any) -> Path:
-    if not isinstance(value, str | Path):
-        raise ValueError("must be a path")
-    return Path(value)
-
-
-_SCALARS: Final[Mapping[Any, Callable[[Any], Any]]] = {
-    float: _number,
-    int: _integer,
-    bool: _boolean,
-    str: _string,
-    Path: _path,
+_SCALARS: Final[Mapping[Any, tuple[tuple[type, ...], str]]] = {
+    float: ((int, float), "a number"),
+    int: ((int,), "a whole number"),
+    bool: ((bool,), "true or false"),
+    str: ((str,), "a string"),
+    Path: ((str, Path), "a path"),
 }
+"""What is taken for each, and its name."""
+
+
+def _scalar(kind: Any, value: Any) -> Any:
+    taken, name = _SCALARS[kind]
+    if not isinstance(value, taken) or (isinstance(value, bool) and kind is not bool):
+        raise ValueError(f"must be {name}, got {shown(value)}" + "; quote it" * (kind is str))
+    scalar = kind(value)
+    return scalar if kind is not float or isfinite(scalar) else _refuse("a finite number", value)

@@ -104,14 +104,14 @@ class _Several(Predicate):
     def state(self, facts: Facts) -> bool | None:
         """Return the state of all parts together."""
         decisive, known = self.decisive, facts.states
-        found: bool | None = not decisive
+        whole: bool | None = not decisive
         for part in self.parts:
             state = known[part] if part in known else part.state(facts)
             if state is decisive:
                 return state
             if state is None:
-                found = None
-        return found
+                whole = None
+        return whole
 
     def lacks(self, facts: Facts) -> frozenset[str]:
         """Return what is missing for it."""

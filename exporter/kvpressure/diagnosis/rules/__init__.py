@@ -64,22 +64,28 @@ def of_symptom(symptom: str) -> Grounds:
 
 def waiting(facts: Facts) -> str:
     """Return how many requests wait, as words."""
-    found = facts.window.queue.waiting
-    return "requests wait" if found is None else f"{number(round(found))} requests wait"
+    many = facts.window.queue.waiting
+    return "requests wait" if many is None else f"{number(round(many))} requests wait"
 
 
 def running_and_waiting(facts: Facts) -> str:
     """Return how many run and how many wait, as a sentence; "" where that is not known."""
-    demand, found = facts.window.queue.demand, facts.window.queue.waiting
-    if demand is None or found is None:
+    demand, queued = facts.window.queue.demand, facts.window.queue.waiting
+    if demand is None or queued is None:
         return ""
-    return f"{number(round(demand - found))} requests run, {number(round(found))} wait."
+    return f"{number(round(demand - queued))} requests run, {number(round(queued))} wait."
 
 
 def dropped(facts: Facts) -> str:
     """Return how many stores into an offload tier were dropped, as a sentence; "" where none was."""
     many = facts.window.deferral.dropped_stores
     return f" {number(many)} stores into it were dropped in the last minutes: it had no room." if many else ""
+
+
+def loading(facts: Facts) -> str:
+    """Return how many loads from an offload tier are under way, as a sentence; "" where none is, or not known."""
+    loads = facts.window.deferral.loads
+    return f" {number(loads)} loads from it are under way at a time." if loads else ""
 
 
 def expired(facts: Facts) -> str:

@@ -54,8 +54,9 @@ def _sequence_cap(facts: Facts) -> str:
     step = "" if computed is None else f", to which a step of about {number(round(computed))} tokens computes"
     kept = "reserve_ratio" in facts.inputs.signals and facts.window.fit.by_reserve_ratio is None
     also = ", or room that is kept for answers" if kept else ""
+    cap = facts.inputs.own_names.get("max_num_seqs", "max_num_seqs")
     return (
-        f"{_stays(facts)}; how many it may have was not to be read{like}. It is max_num_seqs, or the budget of "
+        f"{_stays(facts)}; how many it may have was not to be read{like}. It is {cap}, or the budget of "
         f"tokens of a step{step}{also}: they look the same."
     )
 

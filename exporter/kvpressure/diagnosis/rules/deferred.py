@@ -6,7 +6,7 @@ from typing import Final
 
 from kvpressure.diagnosis.facts import Facts
 from kvpressure.diagnosis.predicates import Predicate, batch, queue, symptoms
-from kvpressure.diagnosis.rules import Grounds, dropped, rules_of, same
+from kvpressure.diagnosis.rules import Grounds, dropped, loading, rules_of, same
 from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause
 from kvpressure.signals.waiting import GIGABYTE
@@ -45,7 +45,7 @@ def _trouble(facts: Facts) -> str:
         computed = deferral.prompt_tokens_per_second
         slower = "" if computed is None or loaded >= computed else f", computing them {number(round(computed))}"
         said.append(f" One load brings {number(round(loaded))} tokens a second{slower}.")
-    return "".join([*said, dropped(facts)])
+    return "".join([*said, loading(facts), dropped(facts)])
 
 
 def _which(facts: Facts) -> str:

@@ -13,7 +13,17 @@ from typing import Final
 
 from kvpressure.diagnosis.facts import Facts, capital
 from kvpressure.diagnosis.predicates import Fact, Predicate, Shared, batch, progress, queue, room, symptoms
-from kvpressure.diagnosis.rules import Grounds, Rule, dropped, expired, nothing_to_say, of_symptom, same, waiting
+from kvpressure.diagnosis.rules import (
+    Grounds,
+    Rule,
+    dropped,
+    expired,
+    loading,
+    nothing_to_say,
+    of_symptom,
+    same,
+    waiting,
+)
 from kvpressure.diagnosis.score import EVICTION_SHOWS, KV_SHOWS
 from kvpressure.model.values import number
 from kvpressure.model.verdict import Cause
@@ -120,7 +130,7 @@ def _evicted(facts: Facts) -> str:
     hit_ratio = facts.window.deferral.offload_hit_ratio
     if hit_ratio is None:
         return _evicted_from_pool(facts)
-    tier = f"The offload tier had {hit_ratio:.0%} of what the pool lacked.{dropped(facts)}"
+    tier = f"The offload tier had {hit_ratio:.0%} of what the pool lacked.{loading(facts)}{dropped(facts)}"
     return f"{_evicted_from_pool(facts)} {tier}"
 
 

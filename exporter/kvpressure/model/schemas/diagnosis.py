@@ -37,8 +37,8 @@ def or_null(schema: Schema) -> Schema:
     kinds = schema.get("type")
     if kinds is None:
         return {"anyOf": [schema, {"type": "null"}]}
-    found = {**schema, "type": [kinds, "null"]}
-    return {**found, "enum": [*schema["enum"], None]} if "enum" in schema else found
+    nullable = {**schema, "type": [kinds, "null"]}
+    return {**nullable, "enum": [*schema["enum"], None]} if "enum" in schema else nullable
 
 
 def array(items: Schema, text: str) -> Schema:
@@ -58,8 +58,8 @@ def ref(name: str) -> Schema:
 
 def keys(text: str = "", /, **properties: Schema) -> Schema:
     """Return the schema of an object with these keys, all of them required."""
-    found: Schema = {"type": "object", "properties": properties, "required": list(properties)}
-    return {**found, "description": text} if text else found
+    schema: Schema = {"type": "object", "properties": properties, "required": list(properties)}
+    return {**schema, "description": text} if text else schema
 
 
 CAUSE: Final = string("What limits the engine.", enum=[cause.value for cause in Cause])

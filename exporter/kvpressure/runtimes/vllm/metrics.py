@@ -101,6 +101,13 @@ COUNTERS: Final = (
     ),
     Row("offload_load_seconds", ("vllm:kv_offload_load_time_total",), slow=True),
     Row("offload_load_bytes", ("vllm:kv_offload_load_bytes_total",), slow=True),
+    # By direction alone up to 0.21: CPU_to_GPU, and SHARED_STORAGE_to_GPU of llm-d's files.
+    Row(
+        "offload_load_seconds", ("vllm:kv_offload_total_time_total",), where=(("transfer_type", "*_to_GPU"),), slow=True
+    ),
+    Row(
+        "offload_load_bytes", ("vllm:kv_offload_total_bytes_total",), where=(("transfer_type", "*_to_GPU"),), slow=True
+    ),
     Row(
         "dropped_stores",
         ("vllm:kv_offload_allocation_failure_total", "vllm:hf3fs_num_failed_save_total"),

@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
 from typing import Final, Protocol
 
@@ -245,7 +244,7 @@ def _load_nvml() -> ModuleType:
 def _load_amdsmi() -> ModuleType:
     rocm = os.environ.get("ROCM_HOME", os.environ.get("ROCM_PATH"))
     # The binding's own places, in its order, and first: without the library the binding prints and raises KeyError.
-    places = [*([str(Path(rocm) / "lib" / AMDSMI)] if rocm else []), AMDSMI, f"/opt/rocm/lib/{AMDSMI}"]
+    places = [*([f"{rocm}/lib/{AMDSMI}"] if rocm else []), AMDSMI, f"/opt/rocm/lib/{AMDSMI}"]
     complaints = []
     for place in places:
         try:

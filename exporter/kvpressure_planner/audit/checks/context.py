@@ -18,7 +18,7 @@ from kvpressure.model.environment import DeclaredLimit
 from kvpressure_planner.audit.engine import Engine
 from kvpressure_planner.audit.manifests import Manifests, get, sequence, text
 from kvpressure_planner.audit.model import Verdict
-from kvpressure_planner.audit.sizing import NOTHING_KNOWN, Knowledge, Sized
+from kvpressure_planner.audit.sizing import ASKED, NOTHING_KNOWN, Knowledge, Sized
 
 TRAFFIC = "kvpressure.io/traffic"
 """Annotation: the requests that an engine is for, as words of TRAFFIC_WORDS with commas between them."""
@@ -100,8 +100,13 @@ def undecided(engine: Engine, limit: str) -> Verdict | None:
         why = engine.reading.unclear[limit]
         return Verdict("fail" if NO_VALUE in why else "unknown", why)
     if limit not in engine.reading.limits and engine.reading.hidden:
-        return Verdict("unknown", f"not found, but {engine.reading.hidden[0]}")
+        return Verdict("unknown", f"not found, but {engine.reading.hidden[0]}", once="engine")
     return None
+
+
+def unsized(reason: str) -> Verdict:
+    """Return the verdict on an engine whose memory is not known; said once where an option would tell it."""
+    return Verdict("unknown", reason, once="all" if reason.endswith(ASKED) else "")
 
 
 def limit_fix(engine: Engine, name: str, value: str, why: str) -> str:

@@ -65,7 +65,7 @@ def monitored(engine: Engine, context: Context) -> Verdict:
     reason = "no PodMonitor, ServiceMonitor or kvpressure DaemonSet "
     if context.given.complete:
         return Verdict("fail", f"{reason}in the cluster", _pod_monitor(engine))
-    return Verdict("unknown", f"{reason}among the manifests", of_all=True)
+    return Verdict("unknown", f"{reason}among the manifests", once="all")
 
 
 def alerted(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every check gets both
@@ -82,7 +82,7 @@ def alerted(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - ever
     fix = "kvpressure generate --out kvpressure && kubectl apply -f kvpressure/kubernetes"
     if rules or context.given.complete:
         return Verdict("fail", "no PrometheusRule uses series of kvpressure or of the engine", fix)
-    return Verdict("unknown", "no PrometheusRule among the manifests", of_all=True)
+    return Verdict("unknown", "no PrometheusRule among the manifests", once="all")
 
 
 def _monitors(engine: Engine, context: Context) -> Iterator[str]:

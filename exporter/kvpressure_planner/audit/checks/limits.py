@@ -17,14 +17,16 @@ from kvpressure_planner.audit.checks.context import (
     number,
     traffic,
     undecided,
+    unsized,
 )
 from kvpressure_planner.audit.engine import Engine
 from kvpressure_planner.audit.model import Verdict
-from kvpressure_planner.audit.sizing import OUTPUT, PROMPT, Sized, sequences_in_force, traffic_of
+from kvpressure_planner.audit.sizing import ASKED, OUTPUT, PROMPT, Sized, sequences_in_force, traffic_of
 from kvpressure_planner.capacity.capacity_plan import Plan
 
 _LIMIT: Final = "max_num_seqs"
 _STEP: Final = "max_num_batched_tokens"
+_NO_START: Final = "the server would not start (memory-target)"
 
 
 def declared(engine: Engine, context: Context) -> Verdict:
@@ -51,10 +53,19 @@ def _fitting(engine: Engine, context: Context) -> Verdict:
     if not isinstance(sized, str) and count is not None and not sized.refused:
         most = context.thresholds.advice.request_share_max_ratio
         return _beyond_states(engine, sized, (count, shown)) or _measured(engine, sized, (count, shown), most)
-    if limit is None or limit.value in engine.runtime.audit.defaults[_LIMIT]:
-        why = sized if isinstance(sized, str) else sized.refused[0] if sized.refused else "the default is not known"
-        return Verdict("unknown", f"{shown}: whether they fit the KV cache is not known, {why}")
-    return Verdict("pass", f"{number(limit.value)} sequences")
+    if limit is not None and limit.value not in engine.runtime.audit.defaults[_LIMIT]:
+        return Verdict("pass", f"{number(limit.value)} sequences")
+    return _unmeasured(shown, sized, is_declared=limit is not None)
+
+
+def _unmeasured(shown: str, sized: Sized | str, *, is_declared: bool) -> Verdict:
+    """Return what is known of a default, written down or not, of an engine whose memory is not."""
+    if isinstance(sized, str) and not is_declared:
+        return unsized(sized)
+    if not isinstance(sized, str) and sized.refused:
+        return Verdict("fail", f"{shown}; {_NO_START}")
+    why = sized if isinstance(sized, str) else "the default is not known"
+    return Verdict("unknown", f"{shown}: whether they fit the KV cache is not known, {why}")
 
 
 def _beyond_states(engine: Engine, sized: Sized, in_force: tuple[int, str]) -> Verdict | None:
@@ -77,7 +88,7 @@ def _measured(engine: Engine, sized: Sized, in_force: tuple[int, str], share: fl
         return _planned(engine, sized, sized.plan, in_force)
     fits = sized.pool().fit(sized.longest, 1.0)
     if not fits:
-        return Verdict("unknown", f"{shown}; the server would not start (memory-target)")
+        return Verdict("fail", f"{shown}; {_NO_START}")
     if count <= fits:
         return Verdict("pass", f"{shown}: {number(fits)} fit the KV cache at their longest")
     if engine.reading.limits.get(_LIMIT) is None or count in engine.runtime.audit.defaults[_LIMIT]:
@@ -197,9 +208,7 @@ def input_tokens(engine: Engine, context: Context) -> Verdict:
     if not isinstance(sized, str):
         return _measured_request(engine, sized, context)
     if declared is None:
-        own = context.longest_of_model(engine)
-        length = "" if own is None else f" ({number(own)} tokens)"
-        return Verdict("unknown", f"not declared, so the model's whole context length{length}; {sized}")
+        return unsized(sized)
     return Verdict("pass", f"prompt and output together at most {number(declared.value)} tokens")
 
 
@@ -208,7 +217,7 @@ def _measured_request(engine: Engine, sized: Sized, context: Context) -> Verdict
     whose = ", the model's own length" if sized.longest == sized.geometry.max_model_len else ""
     pool, said = sized.pool(), f"{number(sized.longest)} tokens{whose}"
     if not pool.size_bytes or sized.refused:
-        return Verdict("unknown", f"{said}; the server would not start (memory-target)")
+        return Verdict("fail", f"{said}; {_NO_START}")
     fits = pool.fit(sized.longest, 1.0)
     longest = sized.plan.max_model_len if sized.plan is not None else pool.longest(bound, sized.longest)
     shorter = limit_fix(engine, _LONGEST, str(longest), sized.command) if longest > 1 else ""
@@ -274,7 +283,12 @@ def separate(engine: Engine, context: Context) -> Verdict:
         return Verdict("pass", f"declared for {engine.annotations[TRAFFIC]} requests", place=place)
     limit, long = longest_prompt(engine, context), is_long(engine, context)
     if limit is None or long is None:
-        return Verdict("unknown", "the longest prompt is not known")
+        if (verdict := undecided(engine, _LONGEST)) is not None:
+            return verdict
+        sized = context.sized(engine)
+        return unsized(
+            sized if isinstance(sized, str) and sized.endswith(ASKED[0]) else "the longest prompt is not known"
+        )
     if not long:
         return Verdict("pass", f"only requests up to {number(limit.value)} tokens")
     if (sibling := _sibling(engine, context)) is not None:
@@ -305,7 +319,7 @@ def options_known(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 
     if not gone:
         hidden = engine.reading.hidden
         none = "none that a version is known to lack"
-        return Verdict("unknown", f"{none}, but {hidden[0]}") if hidden else Verdict("pass", none)
+        return Verdict("unknown", f"{none}, but {hidden[0]}", once="engine") if hidden else Verdict("pass", none)
     version, title = audit.version(engine.image), engine.runtime.title
     lacking = [name for name, (_, without) in gone.items() if version is not None and version >= without]
     name = next(iter(lacking or gone))

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
 from kvpressure_planner.audit.checks.context import Context, number
+from kvpressure_planner.audit.deployers import Deployer
 from kvpressure_planner.audit.engine import Engine, Probe
 from kvpressure_planner.audit.manifests import get
-from kvpressure_planner.audit.model import Verdict
-from kvpressure_planner.audit.places import RESTARTED, SERVING
+from kvpressure_planner.audit.model import Once, Verdict
+from kvpressure_planner.audit.places import KSERVE, SERVING
 
 # Kubernetes' own: probes every ten seconds, and three in a row fail.
 _PERIOD: Final = 10
 _FAILURES: Final = 3
 _LARGEST: Final = 2**31 - 1
-_UNPROBED: Final = ("compose/", "config/", "script/", "task/")
 
 
 def start(engine: Engine, context: Context) -> Verdict:
@@ -24,17 +25,28 @@ def start(engine: Engine, context: Context) -> Verdict:
     The server answers once its weights are loaded and its graphs are captured. A startup or liveness probe that gives
     up before restarts it, and it loads again, for ever. Without a readiness probe, requests reach it while it loads.
     """
-    # A startup probe holds the liveness probe back.
-    restarts = next((_judged(engine, context, probe) for probe in engine.probes[:1]), None)
+    # A startup probe holds the liveness probe back, and so does that of what deploys it.
+    by = engine.resources.deployer
+    given = next((probe for probe in engine.probes if probe.kind == "startupProbe" or not _starts(by)), None)
+    restarts = None if given is None else _judged(engine, context, given)
     if restarts is not None and restarts.status == "fail":
         return restarts
     if engine.item.kind in SERVING and not engine.has_readiness_probe:
         return Verdict("fail", "no readinessProbe: requests reach it while it loads", _ready(engine))
     if restarts is not None:
         return restarts
-    if engine.item.kind in RESTARTED or engine.title.startswith(_UNPROBED):
+    hides = bool(engine.reading.hidden) and engine.item.kind in KSERVE
+    if by.restarts_after is None or hides:
+        once: Once = "engine" if hides else ""
+        return Verdict("unknown", "none is given here; what deploys it may add some", once=once)
+    if not _starts(by):
         return Verdict("pass", "no probe of its container restarts it")
-    return Verdict("unknown", "none is given here; what deploys it may add some")
+    return Verdict("pass", f"{by.who} restarts it when it has not answered for {number(by.restarts_after)} s")
+
+
+def _starts(by: Deployer) -> bool:
+    """Return whether what deploys the engine has a probe of its own for its start."""
+    return by.restarts_after is not None and math.isfinite(by.restarts_after)
 
 
 def _judged(engine: Engine, context: Context, given: Probe) -> Verdict:

@@ -10,16 +10,23 @@ from kvpressure.capacity.arithmetic import GIB, size
 from kvpressure.capacity.memory import weights_step
 from kvpressure.commandline.options import whole
 from kvpressure_planner.audit.checks.context import Context, flag_fix, limit_fix, number, undecided
+from kvpressure_planner.audit.deployers import ALL, AS_NEEDED, CHARTS, COMPOSE
 from kvpressure_planner.audit.engine import Engine
-from kvpressure_planner.audit.manifests import get, mapping
-from kvpressure_planner.audit.model import Verdict
-from kvpressure_planner.audit.places import requested_slice
+from kvpressure_planner.audit.manifests import get, mapping, text
+from kvpressure_planner.audit.model import Once, Verdict
+from kvpressure_planner.audit.places import KSERVE, TEMPLATES
 from kvpressure_planner.audit.sizing import Sized
 from kvpressure_planner.capacity.smallest import smallest_tensor_parallel
 
 _LIMIT: Final = "gpu_memory_utilization"
 _ENOUGH: Final = 2
 _CPU: Final = re.compile(r"(^|[/:_-])cpu([_:-]|$)")
+_SLURM: Final = re.compile(r"^#SBATCH\b|\b(?:srun|sbatch)\b", re.MULTILINE)
+_GIVEN: Final = (
+    "deploy:\n  resources:\n    reservations:\n      devices:\n"
+    "        - {driver: nvidia, count: all, capabilities: [gpu]}"
+)
+"""The GPUs of a service of compose."""
 PROCESS_BYTES: Final = 4 * GIB
 """Host memory of the API server and of each GPU's process: CUDA's libraries and buffers; most need less."""
 
@@ -32,8 +39,8 @@ def memory_share(engine: Engine, context: Context) -> Verdict:
     """
     flags = engine.runtime.starting.flags
     if flags.sizes_pool in engine.reading.options:
-        reason = f"--{flags.sizes_pool} sets the KV cache; what share of the GPU that is depends on the GPU"
-        return Verdict("unknown", reason, place=engine.option_place(flags.sizes_pool))
+        reason = f"--{flags.sizes_pool} sets the KV cache, and the share is not used"
+        return Verdict("pass", reason, place=engine.option_place(flags.sizes_pool))
     if why := engine.reading.unclear.get(flags.sizes_pool):
         return Verdict("unknown", why)
     if (verdict := undecided(engine, _LIMIT) or _not_modelled(engine)) is not None:
@@ -108,16 +115,34 @@ def gpus(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every c
     needed, requested = _ranks(engine), engine.resources.gpus
     if needed is None:
         return _unknown_ranks(engine)
+    if not requested and _on_cpu(engine):
+        return Verdict("pass", "an image for CPUs")
     if requested is None:
-        part = requested_slice(engine.resources.requested) or "none"
-        on_cpu = Verdict("pass", "an image for CPUs") if _CPU.search(engine.image) else None
-        return on_cpu or Verdict("unknown", f"the command needs {needed}; {part} is requested here")
+        return Verdict("unknown", f"the command needs {needed}; how many it gets is not given here")
     if engine.item.kind and _only_requested(engine):
         reason = f"{engine.resources.gpu_key} is requested without a limit, which Kubernetes refuses"
         return Verdict("fail", reason, f"limits:\n  {engine.resources.gpu_key}: {needed}")
-    if requested == "all":
-        return Verdict("pass", f"the command needs {needed}, and gets all of the machine")
-    return _compared(engine, needed, requested)
+    if requested in {ALL, AS_NEEDED}:
+        by = f"{engine.resources.deployer.who} requests {needed}, as the command needs"
+        return Verdict(
+            "pass", by if requested == AS_NEEDED else f"the command needs {needed}, and gets all of the machine"
+        )
+    return _compared(engine, needed, requested) if requested else _none_requested(engine, needed)
+
+
+def _none_requested(engine: Engine, needed: int) -> Verdict:
+    reason = (
+        f"the command needs {needed} and none is requested: it does not start, unless every container gets them all"
+    )
+    key = engine.resources.gpu_key
+    return Verdict(
+        "fail", reason, _GIVEN if engine.resources.deployer is COMPOSE else f"{key}: {needed}" if key else ""
+    )
+
+
+def _on_cpu(engine: Engine) -> bool:
+    device = engine.reading.options.get("device")
+    return _CPU.search(engine.image) is not None or (device is not None and device.text == "cpu")
 
 
 def _only_requested(engine: Engine) -> bool:
@@ -143,7 +168,9 @@ def _compared(engine: Engine, needed: int, requested: int | str) -> Verdict:
 
 
 def _unknown_ranks(engine: Engine) -> Verdict:
-    return Verdict("unknown", "how many GPUs the command needs is not known", place=engine.arguments_place())
+    reason = "how many GPUs the command needs is not known"
+    once: Once = "engine" if engine.reading.hidden else ""
+    return Verdict("unknown", reason, place=engine.arguments_place(), once=once)
 
 
 def shared_memory(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every check gets both
@@ -200,7 +227,8 @@ def replicas(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - eve
     # By number, or by an autoscaler's lower bound.
     requested, why = engine.replicas, engine.replicas.why
     if requested.count is None:
-        return Verdict("unknown", why)
+        once: Once = "engine" if engine.item.kind in TEMPLATES and engine.reading.hidden else ""
+        return Verdict("unknown", why, once=once)
     if requested.count >= _ENOUGH:
         return Verdict("pass", why)
     if not requested.key:
@@ -221,14 +249,16 @@ def memory_request(engine: Engine, context: Context) -> Verdict:
     for kind in ("requests", "limits"):
         if value := engine.resources.memory.get(kind):
             return Verdict("pass", f"{kind} {value}")
-    if engine.item.kind.endswith(("InferenceService", "ServingRuntime")) and engine.reading.hidden:
-        return Verdict("unknown", f"not set here, but {engine.reading.hidden[-1]}")
+    if engine.item.kind in KSERVE and engine.reading.hidden:
+        return Verdict("unknown", f"not set here, but {engine.reading.hidden[-1]}", once="engine")
+    if engine.resources.deployer.machine and not _SLURM.search(text(engine.item.data.get("script"))):
+        return Verdict("pass", "it is in no pod: it has its machine's, and nothing evicts it")
     if not engine.resources.at:
         whose = "the pods of Ray's workers are" if engine.declared.style == "kwargs" else "what it requests is"
         return Verdict("unknown", f"{whose} not given here")
     if engine.declared.style == "values":
         key, written = "requestMemory", "requestMemory: {}Gi"
-    elif not engine.item.kind:
+    elif not engine.item.kind and engine.resources.deployer not in CHARTS:
         key = "deploy.resources.reservations.memory"
         written = "deploy:\n  resources:\n    reservations:\n      memory: {}G"
     else:

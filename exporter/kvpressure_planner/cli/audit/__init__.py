@@ -243,8 +243,11 @@ def lines(result: Report, width: int) -> Iterator[Line]:
         yield from _fixes(engine, width)
         yield ()
     engines = f"{len(result.engines)} engine{'' if len(result.engines) == 1 else 's'}"
+    said: dict[tuple[str, str], list[str]] = {}
     for finding in result.of_all:
-        yield from _wrapped(f"{finding.status}  {finding.check}: {finding.reason}", width, _STYLES[finding.status])
+        said.setdefault((finding.status, finding.reason), []).append(finding.check)
+    for (status, reason), checks in said.items():
+        yield from _wrapped(clean(f"{status}  {', '.join(checks)}: {reason}"), width, _STYLES[status])
     counts = Counter(_shown(finding) for finding in result.findings())
     words = [*STATUSES, *(["note"] if counts["note"] else [])]
     yield from _wrapped(f"{engines}: {', '.join(f'{counts[word]} {word}' for word in words)}", width)

@@ -19,7 +19,7 @@ from kvpressure.config.settings.section import fields_of
 from kvpressure.config.strict_yaml import GONE
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.daemon.node_sources import settings_model
-from tests.support.settings_reference import meaning, settings_reference
+from tests.support.settings_reference import meaning, settings_reference, type_name
 from tests.support.tools import ROOT
 
 DOCS = ROOT / "docs" / "configuration.md"
@@ -84,8 +84,8 @@ def test_every_key_outside_lists_has_an_environment_variable_that_sets_it() -> N
     for key in keys(Settings):
         if key.in_list or ".".join(key.path) in apart:
             continue
-        choice = key.type.removeprefix("one of ").split(", ")[-1]
-        environ[key.env] = special.get(key.path[-1], values.get(key.type, choice))
+        choice = type_name(key).removeprefix("one of ").split(", ")[-1]
+        environ[key.env] = special.get(key.path[-1], values.get(type_name(key), choice))
     environ |= {
         "KVPRESSURE_KUBERNETES__PATH": "/x",
         "KVPRESSURE_WINDOW_SECONDS": "300",

@@ -12,6 +12,7 @@ from kvpressure_planner.audit import Knowledge, Report, audit, read
 from kvpressure_planner.audit.checks import CHECKS
 from kvpressure_planner.audit.model import Finding
 from kvpressure_planner.cli.model_file import known_model
+from tests.support.audits import findings_of
 from tests.support.tools import FIXTURES
 
 
@@ -21,8 +22,9 @@ def reviewed(file: str, knowledge: Knowledge | None = None) -> Report:
 
 
 def finding(file: str, title: str, check: str, knowledge: Knowledge | None = None) -> Finding:
-    engine = next(engine for engine in reviewed(file, knowledge).engines if engine.title == title)
-    return next(one for one in engine.findings if one.check == check)
+    report = reviewed(file, knowledge)
+    engine = next(engine for engine in report.engines if engine.title == title)
+    return findings_of(report, engine)[check]
 
 
 # Letters are in the order of CHECKS: input, output, sequences, batched, options, memory, GPUs, shared memory,
@@ -32,26 +34,26 @@ def finding(file: str, title: str, check: str, knowledge: Knowledge | None = Non
     [
         ("deployment-bare.yaml", {"Deployment/llama": "ufupppppuffffuuf"}),
         ("deployment-good.yaml", {"Deployment/llama": "pppppppppppppppp"}),
-        ("shell-and-configmap.yaml", {"StatefulSet/qwen": "upppppupppfffuuf"}),
-        ("leaderworkerset.yaml", {"LeaderWorkerSet/deepseek": "uffpppupuppffuuf"}),
+        ("shell-and-configmap.yaml", {"StatefulSet/qwen": "upppppfpppfffuuf"}),
+        ("leaderworkerset.yaml", {"LeaderWorkerSet/deepseek": "uffpppfpuppffuuf"}),
         (
             "kserve.yaml",
             {
-                "InferenceService/mistral": "ufppppupuffufuuf",
+                "InferenceService/mistral": "ufppppfpuffpfuuf",
                 "InferenceService/elsewhere": "uuuuupuuufuufuuf",
-                "LLMInferenceService/qwen-pd": "upppppupufpufuuf",
-                "LLMInferenceService/qwen-pd prefill": "ufupppupupfufuuf",
-                "LLMInferenceService/based": "uuuuuuuuufuufuuf",
+                "LLMInferenceService/qwen-pd": "upppppfpufppfuuf",
+                "LLMInferenceService/qwen-pd prefill": "ufupppfpupfpfuuf",
+                "LLMInferenceService/based": "uuuuuuupufuufuuf",
             },
         ),
         (
             "production-stack-values.yaml",
-            {"values/llama-long": "pfppppuppppufpuf", "values/llama-short": "pfupppupppfufpuf"},
+            {"values/llama-long": "pfppppfpppppfpuf", "values/llama-short": "pfupppfpppfpfpuf"},
         ),
-        ("list-and-pods.json", {"Pod/bare": "uffppuupuffffpuf", "DaemonSet/edge": "uffpppupuufffuuf"}),
-        ("broken-and-good.yaml", {"Pod/survivor": "ufupppupuffffuuf"}),
+        ("list-and-pods.json", {"Pod/bare": "uffpppfpuffffpuf", "DaemonSet/edge": "uffpppfpuufffuuf"}),
+        ("broken-and-good.yaml", {"Pod/survivor": "ufupppfpuffffuuf"}),
         ("compose.yaml", {"compose/llama": "ufppppffufppfuuf", "compose/qwen": "pfupppppfpfpfuuf"}),
-        ("ray-serve.yaml", {"ray/Qwen/Qwen3-8B": "ufppppupufuufuuf", "ray/gpt-oss": "ppupppupffuufuuf"}),
+        ("ray-serve.yaml", {"ray/Qwen/Qwen3-8B": "ufppppppufupfuuf", "ray/gpt-oss": "ppupppppffupfuuf"}),
         ("no-engine.yaml", {}),
     ],
 )
@@ -59,8 +61,8 @@ def test_every_kind_of_manifest_gets_its_findings(file: str, expected: dict[str,
     report = reviewed(file)
     letters = {}
     for engine in report.engines:
-        status = {finding.check: finding.status[0] for finding in (*report.of_all, *engine.findings)}
-        letters[engine.title] = "".join(status[check.name] for check in CHECKS)
+        found = findings_of(report, engine)
+        letters[engine.title] = "".join(found[check.name].status[0] for check in CHECKS)
     assert letters == expected
 
 
@@ -127,7 +129,9 @@ def test_fixes_are_written_the_way_the_manifest_is_and_where_they_win(
 def test_what_makes_something_unknown_is_said() -> None:
     assert "${MAX_LEN}" in finding("shell-and-configmap.yaml", "StatefulSet/qwen", "input-tokens").reason
     elsewhere = finding("kserve.yaml", "InferenceService/elsewhere", "max-num-seqs")
-    assert elsewhere.reason == "not found, but the ServingRuntime that KServe picks is not among the manifests"
+    assert (
+        "but the ServingRuntime that KServe picks is not among the manifests, which leaves open: " in elsewhere.reason
+    )
     assert "team-defaults" in finding("kserve.yaml", "LLMInferenceService/based", "max-num-seqs").reason
 
 
@@ -147,10 +151,15 @@ def test_notes_never_change_the_exit_code() -> None:
     assert replace(report, engines=(replace(engine, findings=turned),)).exit_code() == 1
 
 
+ONCE = ("input-tokens", "separate-long-requests", "max-num-seqs")
+
+
 def test_what_is_unknown_of_all_engines_is_said_once() -> None:
     report = reviewed("compose.yaml")
     assert len(report.engines) == 2
-    assert [finding.check for finding in report.of_all] == ["monitoring", "alerts"]
+    said = [(finding.check, finding.reason.rpartition(": ")[2]) for finding in report.of_all]
+    assert {check for check, _ in said} == {*ONCE, "monitoring", "alerts"}
+    assert [whose for check, whose in said if check in ONCE] == ["compose/llama", "compose/llama", "compose/qwen"]
     assert not {"monitoring", "alerts"} & {finding.check for engine in report.engines for finding in engine.findings}
     assert report.count("unknown") == sum(finding.status == "unknown" for finding in report.findings())
 
@@ -185,8 +194,8 @@ def test_a_malformed_start_is_told_and_nothing_is_claimed_of_its_flags(image: st
     assert says in str(problem)
     assert str(problem).startswith("f.yaml:1: ")
     assert str(problem).endswith("; what it says is not judged")
-    of_flags = [one for one in engine.findings if one.check in FLAG_CHECKS]
-    assert [one.status for one in of_flags] == ["unknown"] * len(FLAG_CHECKS)
+    found = findings_of(report, engine)
+    assert [found[check].status for check in FLAG_CHECKS] == ["unknown"] * len(FLAG_CHECKS)
     assert engine.reading.limits == {}
 
 
@@ -226,4 +235,5 @@ def test_what_may_hold_an_engine_and_cannot_be_read_is_told(text: str, says: str
     (problem,) = report.problems
     assert says in problem.message
     for engine in report.engines:
-        assert {one.status for one in engine.findings if one.check in FLAG_CHECKS} == {"unknown"}
+        found = findings_of(report, engine)
+        assert {found[check].status for check in FLAG_CHECKS} == {"unknown"}

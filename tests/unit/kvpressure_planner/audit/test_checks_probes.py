@@ -58,8 +58,25 @@ def test_the_fix_asks_the_port_of_the_probe_that_it_relieves() -> None:
 
 def test_probes_of_a_chart_may_be_further_out_and_those_it_has_itself_are_not_known() -> None:
     values = "image: {command: [vllm, serve, x]}\n"
+    of_template = "controllers: {a: {containers: {b: {image: {repository: vllm/vllm-openai}, args: [--model=x]%s}}}}\n"
+    assert judged(of_template % "").status == "pass"
+    liveness = ", probes: {liveness: {enabled: true, custom: true, spec: {initialDelaySeconds: 15}}}"
+    assert judged(of_template % liveness.replace("liveness:", "startup:")).status == "fail"
     assert judged(values).status == "unknown"
     assert judged(f"{values}livenessProbe: {{{HTTP}, initialDelaySeconds: 15}}\n").status == "fail"
+
+
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [
+        ("livenessProbe: {enabled: false, initialDelaySeconds: 1}", "unknown"),
+        ("probes: {liveness: {initialDelaySeconds: 5}}", "fail"),
+        ("probes: {liveness: {enabled: false, spec: {initialDelaySeconds: 5}}}", "unknown"),
+        ("probes: {startup: {spec: {failureThreshold: 90}}}", "pass"),
+    ],
+)
+def test_charts_have_keys_of_their_own_for_probes(more: str, status: str) -> None:
+    assert judged(f"image: {{command: [vllm, serve, x]}}\n{more}\n").status == status
 
 
 def test_nothing_probes_what_compose_or_a_script_starts() -> None:

@@ -58,8 +58,9 @@ def test_an_entrypoint_and_variables_are_read_as_in_a_pod() -> None:
         ({"gpus": "all"}, "all"),
         ({"gpus": [{"driver": "nvidia", "count": 2}]}, 2),
         ({"deploy": {"resources": {"reservations": {"devices": [{"capabilities": ["gpu"]}]}}}}, "all"),
-        ({"deploy": {"resources": {"reservations": {"devices": [{"capabilities": ["tpu"], "count": 4}]}}}}, None),
-        ({}, None),
+        ({"deploy": {"resources": {"reservations": {"devices": [{"capabilities": ["tpu"], "count": 4}]}}}}, 0),
+        ({}, 0),
+        ({"extends": {"service": "gpu"}}, None),
     ],
 )
 def test_reserved_gpus_are_counted(spec: dict[str, Any], gpus: object) -> None:

@@ -8,6 +8,7 @@ from kvpressure.config.thresholds import load_thresholds
 from kvpressure_planner.audit import Knowledge, Report, audit, read
 from kvpressure_planner.audit.engine import Engine
 from kvpressure_planner.cli.model_file import known_model
+from tests.support.audits import findings_of, only
 
 KUBEAI = """
 kind: Model
@@ -55,8 +56,9 @@ def report(manifest: str) -> Report:
 
 
 def judged(manifest: str) -> tuple[Engine, dict[str, tuple[str, str]]]:
-    (engine,) = report(manifest).engines
-    return engine, {one.check: (one.status, one.fix or one.reason) for one in engine.findings}
+    found = report(manifest)
+    (engine,) = found.engines
+    return engine, {check: (one.status, one.fix or one.reason) for check, one in findings_of(found, engine).items()}
 
 
 def test_kubeai_names_gpu_and_number_in_its_profile() -> None:
@@ -107,7 +109,7 @@ def test_a_command_anywhere_in_values_is_a_containers() -> None:
 def test_ranks_and_model_of_a_model_service_are_beside_its_containers() -> None:
     engine, found = judged(MODELSERVICE)
     assert (engine.title, engine.model) == ("values/decode", "Qwen/Qwen3-32B")
-    assert found["gpus"] == ("unknown", "the command needs 2; none is requested here")
+    assert found["gpus"] == ("pass", "the chart requests 2, as the command needs")
     assert found["replicas"] == ("pass", "replicas: 8")
 
 
@@ -132,7 +134,7 @@ def test_options_where_the_chart_reads_none_are_named() -> None:
     ("config", "more", "gpus", "shared"),
     [
         ("tensorParallelSize: 2", "", "2, as the command needs", "the chart mounts a larger /dev/shm"),
-        ("extraArgs: [-tp=2]", "", "2, as the command needs", "whether /dev/shm is larger than 64 MiB is not known"),
+        ("extraArgs: [-tp=2]", "", "2, as the command needs", "ipc: host  # or shm_size"),
         (
             "tensorParallelSize: 2, pipelineParallelSize: 3",
             "raySpec: {enabled: true}",
@@ -220,7 +222,7 @@ def test_a_workspace_without_a_config_map_that_can_be_read_is_not_known(old: str
 def test_ranks_of_dp_attention_are_on_the_gpus_of_the_others(more: str, needed: str) -> None:
     command = f"[python3, -m, sglang.launch_server, --model-path, x, --tp, '4', --dp, '4'{more}]"
     pod = f"kind: Pod\nmetadata: {{name: p}}\nspec: {{containers: [{{image: x, command: {command}}}]}}\n"
-    assert judged(pod)[1]["gpus"][1] == f"the command needs {needed}; none is requested here"
+    assert judged(pod)[1]["gpus"] == ("fail", f"nvidia.com/gpu: {needed}")
 
 
 @pytest.mark.parametrize(
@@ -229,8 +231,11 @@ def test_ranks_of_dp_attention_are_on_the_gpus_of_the_others(more: str, needed: 
         ("devices: [/dev/kfd, /dev/dri]", "pass"),
         ("devices: [nvidia.com/gpu=all]", "pass"),
         ("runtime: nvidia", "pass"),
-        ("devices: [/dev/dri]", "unknown"),
-        ("runtime: runc", "unknown"),
+        ("environment: {NVIDIA_VISIBLE_DEVICES: '0,1'}\n    runtime: nvidia", "fail"),
+        ("environment: [CUDA_VISIBLE_DEVICES=3]\n    gpus: all", "pass"),
+        ("extends: {service: gpu}", "unknown"),
+        ("devices: [/dev/dri]", "fail"),
+        ("runtime: runc", "fail"),
     ],
 )
 def test_the_gpus_of_a_service_may_be_those_of_its_driver(given: str, status: str) -> None:
@@ -250,5 +255,14 @@ def test_the_gpus_of_a_service_may_be_those_of_its_driver(given: str, status: st
 def test_a_known_model_has_its_length_without_a_gpu(args: str, status: str) -> None:
     container = f"{{image: vllm/vllm-openai, args: [--model=Qwen/Qwen3-8B{args}]}}"
     given = read(f"kind: Pod\nmetadata: {{name: p}}\nspec: {{containers: [{container}]}}\n", "f")
-    (engine,) = audit(given, load_thresholds(), knowledge=Knowledge(known_model)).engines
-    assert next(one.status for one in engine.findings if one.check == "separate-long-requests") == status
+    report = audit(given, load_thresholds(), knowledge=Knowledge(known_model))
+    assert only(report)["separate-long-requests"].status == status
+
+
+def test_values_of_a_chart_in_a_text_need_no_key_that_is_known_first() -> None:
+    values = (
+        "servingEngineSpec:\n  modelSpec:\n  - {name: m, modelURL: x, requestGPU: 1, vllmConfig: {maxModelLen: 4096}}\n"
+    )
+    text = "".join(f"    {line}\n" for line in values.splitlines())
+    application = f"kind: Application\nmetadata: {{name: a}}\nspec:\n  values: |\n{text}"
+    assert judged(application)[1]["gpus"] == ("pass", "1, as the command needs")

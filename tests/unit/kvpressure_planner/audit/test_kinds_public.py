@@ -8,20 +8,22 @@ import pytest
 
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure_planner.audit import audit, read
+from tests.support.audits import findings_of
 from tests.support.tools import FIXTURES
 
 FILES: Final = FIXTURES / "audit"
 LIMITS: Final = ("max_model_len", "max_num_seqs", "gpu_memory_utilization")
 GPUS: Final = {
     "of all": "the command needs {}, and gets all of the machine",
-    "of none": "the command needs {}; none is requested here",
+    "of none": "the command needs {} and none is requested: it does not start, unless every container gets them all",
+    "open": "the command needs 1; how many it gets is not given here",
     "unknown": "how many GPUs the command needs is not known",
     "": "{}, as the command needs",
 }
 
 EXPECTED: Final = {
     "ansible-role.yml": ("24576 40 0.9", "2 of all"),
-    "ansible-shell.yml": ("16384 64 0.9", "1 of none"),
+    "ansible-shell.yml": ("16384 64 0.9", "1 of all"),
     "ansible-systemd.yml": ("16384 64 0.85", "1 of all"),
     "app-defaultcontainer.yaml": ("16384 64 0.9", "1"),
     "app-shell.yaml": ("16384 64 0.9", "1"),
@@ -51,7 +53,7 @@ EXPECTED: Final = {
     "nim-nimservice.yaml": ("32768 - 0.85", "2"),
     "nim-run-env.sh": ("16384 64 0.85", "2"),
     "nim-values.yaml": ("40960 96 0.9", "4"),
-    "oci-config.json": ("32768 200 0.9", "1 of none"),
+    "oci-config.json": ("32768 200 0.9", "open"),
     "oci-sh.json": ("16384 64 0.9", "1 of all"),
     "podman.service": ("16384 64 0.9", "1 of all"),
     "quadlet.container": ("65536 24 0.9", "1 of all"),
@@ -59,9 +61,9 @@ EXPECTED: Final = {
     "role-tasks.yml": ("16384 64 0.9", "1 of all"),
     "runpod-double.sh": ("16384 64 0.9", "1"),
     "runpod-gql.sh": ("16384 64 0.9", "1"),
-    "runpod-here.sh": ("16384 64 0.9", "1 of none"),
+    "runpod-here.sh": ("16384 64 0.9", "1"),
     "runpod-rest.sh": ("32768 64 0.92", "2"),
-    "runpod-worker.json": ("16384 256 0.95", "1 of none"),
+    "runpod-worker.json": ("16384 256 0.95", "1"),
     "runpod.tf": ("16384 64 0.9", "1"),
     "runpodctl.sh": ("8192 - 0.95", "1"),
     "sky-fleet.yaml": ("16384 64 0.9", "1 of all"),
@@ -85,11 +87,14 @@ EXPECTED: Final = {
 
 @pytest.mark.parametrize("name", sorted(path.name for path in FILES.iterdir()))
 def test_a_public_file_is_one_engine_with_the_limits_that_it_states(name: str) -> None:
-    (judged,) = audit(read((FILES / name).read_text(), name), load_thresholds()).engines
+    report = audit(read((FILES / name).read_text(), name), load_thresholds())
+    (judged,) = report.engines
     limits = judged.reading.limits
     shown = [f"{limits[limit].value:g}" if limit in limits else "-" for limit in LIMITS]
-    reason = next(one.reason for one in judged.findings if one.check == "gpus")
+    found = findings_of(report, judged)["gpus"]
     expected, gpus = EXPECTED[name]
     number, _, rest = gpus.partition(" ")
     assert " ".join(shown) == expected
-    assert reason == GPUS[rest if number.isdecimal() else gpus].format(number)
+    assert (found.check == "options" and gpus == "unknown") or found.reason == GPUS[
+        rest if number.isdecimal() else gpus
+    ].format(number)

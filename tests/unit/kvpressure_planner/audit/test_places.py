@@ -43,7 +43,9 @@ def test_a_gpu_is_named_by_the_nodes_that_a_pod_selects(pod: dict[str, Any], tex
     [
         ({"amd.com/gpu": "8", "memory": "1Gi"}, 8, "amd.com/gpu"),
         ({"nvidia.com/gpu": "{{ n }}"}, "{{ n }}", "nvidia.com/gpu"),
-        ({}, None, "nvidia.com/gpu"),
+        ({}, 0, "nvidia.com/gpu"),
+        ({"nvidia.com/gpumem": 3000}, 0, "nvidia.com/gpu"),
+        ({"nvidia.com/A100": 2}, 2, "nvidia.com/A100"),
     ],
 )
 def test_gpus_are_counted_whoever_makes_them(limits: dict[str, str], number: object, key: str) -> None:

@@ -11,7 +11,8 @@ from kvpressure_planner.audit import audit, read
 
 FULL = {"max_model_len": 16384.0, "max_num_seqs": 64.0, "gpu_memory_utilization": 0.92}
 WHOLE = "the command needs 1, and gets all of the machine"
-NONE = "the command needs 1; none is requested here"
+NOT_GIVEN = "the command needs 1; how many it gets is not given here"
+ONE = "1, as the command needs"
 
 FILES: dict[str, tuple[str, dict[str, float], str]] = {
     "llm.nomad.hcl": (
@@ -94,7 +95,7 @@ FILES: dict[str, tuple[str, dict[str, float], str]] = {
         }
         """,
         FULL,
-        NONE,
+        ONE,
     ),
     "template.json": (
         """
@@ -103,7 +104,7 @@ FILES: dict[str, tuple[str, dict[str, float], str]] = {
                  {"key": "MAX_NUM_SEQS", "value": "64"}, {"key": "GPU_MEMORY_UTILIZATION", "value": "0.92"}]}}
         """,
         FULL,
-        NONE,
+        ONE,
     ),
     "playbook.yaml": (
         """
@@ -201,7 +202,7 @@ FILES: dict[str, tuple[str, dict[str, float], str]] = {
          "args": ["vllm", "serve", "Qwen/Qwen3-14B", "--max-model-len", "16384", "--max-num-seqs", "64"]}}
         """,
         {"max_model_len": 16384.0, "max_num_seqs": 64.0},
-        NONE,
+        NOT_GIVEN,
     ),
 }
 

@@ -9,6 +9,7 @@ import pytest
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure_planner.audit import Report, audit, from_objects, read
 from kvpressure_planner.audit.model import Finding
+from tests.support.audits import findings_of, only
 from tests.support.tools import FIXTURES
 
 FILE = "operators.yaml"
@@ -24,7 +25,7 @@ def reviewed() -> Report:
 
 def finding(title: str, check: str) -> Finding:
     engine = next(engine for engine in reviewed().engines if engine.title == title)
-    return next(one for one in engine.findings if one.check == check)
+    return findings_of(reviewed(), engine)[check]
 
 
 def test_engines_are_found_wherever_a_pod_spec_is_and_their_frontends_and_workers_are_not() -> None:
@@ -46,7 +47,7 @@ def test_engines_are_found_wherever_a_pod_spec_is_and_their_frontends_and_worker
         # Its own number is left out, and what that means is its operator's to say.
         (DECODE, ("pass", "slices: 2")),
         (DYNAMO, ("pass", "replicas: 2")),
-        ("Service/knative", ("unknown", "how many of these pods Service runs is not known here")),
+        ("Service/knative", ("fail", "Knative keeps 0 to any number of pods")),
     ],
 )
 def test_pods_are_all_those_around_them_multiplied(title: str, expected: tuple[str, str]) -> None:
@@ -71,8 +72,10 @@ def test_resources_beside_the_pod_spec_are_those_of_its_container() -> None:
     assert (found.status, found.reason, found.place.line) == ("pass", "limits 64Gi", 50)
 
 
-def test_what_an_operator_may_mount_is_not_known() -> None:
-    assert finding(DECODE, "shared-memory").reason == "whether /dev/shm is larger than 64 MiB is not known"
+def test_what_a_controller_adds_is_known_by_its_kind() -> None:
+    assert finding(DECODE, "shared-memory").reason == "4 GPUs exchange data in /dev/shm, which has 64 MiB here"
+    assert "has not answered for 7,200 s" in finding(DYNAMO, "probes").reason
+    assert finding("DynamoGraphDeployment/dynamo Prefill", "replicas").status == "fail"
 
 
 def test_a_runtime_alone_is_judged_by_what_it_sets_itself() -> None:
@@ -92,8 +95,7 @@ def test_runtimes_that_nothing_uses_are_no_engines_of_a_cluster(live: bool) -> N
 
 def checked(container: str, check: str) -> Finding:
     pod = f"kind: Pod\nmetadata: {{name: p}}\nspec:\n  containers:\n    - {container}\n"
-    (engine,) = audit(read(pod, "f"), load_thresholds()).engines
-    return next(one for one in engine.findings if one.check == check)
+    return only(audit(read(pod, "f"), load_thresholds()))[check]
 
 
 @pytest.mark.parametrize("check", ["input-tokens", "separate-long-requests"])
@@ -132,7 +134,7 @@ def test_a_model_that_generates_nothing_needs_no_limit_of_outputs(command: str, 
     [
         ("public.ecr.aws/x/vllm-cpu-release-repo:v1", "pass"),
         ("vllm/vllm-openai-cpu:v1", "pass"),
-        ("x/cpuish", "unknown"),
+        ("x/cpuish", "fail"),
     ],
 )
 def test_an_image_for_cpus_needs_no_gpu(image: str, status: str) -> None:

@@ -40,7 +40,7 @@ def test_a_script_is_an_engine_of_its_machine_with_annotations_in_comments() -> 
     assert found["input-tokens"][2] == 7
     assert found["gpus"] == ("pass", "the command needs 2, and gets all of the machine", 1)
     assert found["shared-memory"][:2] == ("pass", "the machine's own /dev/shm")
-    assert [found[check][0] for check in ("replicas", "memory-request")] == ["unknown", "unknown"]
+    assert [found[check][0] for check in ("replicas", "memory-request")] == ["fail", "pass"]
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,21 @@ def test_a_script_is_an_engine_of_its_machine_with_annotations_in_comments() -> 
 def test_the_gpus_of_a_container_are_those_passed_to_it(gpus: str, expected: tuple[str, str]) -> None:
     script = RUN.format(gpus=gpus, more="", args="--model x --tensor-parallel-size=2")
     assert judged(read(script, "run.sh"))[1]["gpus"][:2] == expected
+
+
+@pytest.mark.parametrize(
+    ("script", "status"),
+    [
+        ("CUDA_VISIBLE_DEVICES=0 vllm serve x -tp 2", "fail"),
+        ("export HIP_VISIBLE_DEVICES=2,3\nvllm serve x -tp 2", "pass"),
+        ("docker run --runtime=nvidia -e NVIDIA_VISIBLE_DEVICES=0 vllm/vllm-openai --model x -tp 2", "fail"),
+        ("podman run --device nvidia.com/gpu=0 --device nvidia.com/gpu=1 vllm/vllm-openai --model x -tp 2", "pass"),
+        ("docker run vllm/vllm-openai --model x", "fail"),
+        ("docker run --privileged vllm/vllm-openai --model x", "unknown"),
+    ],
+)
+def test_the_gpus_of_a_process_are_those_that_it_sees(script: str, status: str) -> None:
+    assert judged(read(script, "run.sh"))[1]["gpus"][0] == status
 
 
 @pytest.mark.parametrize(

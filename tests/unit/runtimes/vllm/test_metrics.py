@@ -136,6 +136,16 @@ lmcache:local_cpu_evict_failed_count_total{model_name="/models/llama",worker_id=
 """
 
 
+def test_loads_of_versions_that_count_all_transfers_together_are_those_towards_the_gpu():
+    lines = (
+        f'vllm:kv_offload_total_{what}_total{{engine="0",model_name="m",transfer_type="{way}"}} {value}\n'
+        for what, values in (("time", (3, 13, 2)), ("bytes", (100, 400, 50)))
+        for way, value in zip(("CPU_to_GPU", "GPU_to_CPU", "SHARED_STORAGE_to_GPU"), values, strict=True)
+    )
+    (found,) = PageReader().read("".join(lines).encode(), 1.0).engines
+    assert (found.counters["offload_load_seconds"], found.counters["offload_load_bytes"]) == (5.0, 150.0)
+
+
 def test_what_lmcache_counts_on_the_page_is_of_the_engine_whatever_it_calls_the_model():
     """Its workers name the model by its path (`_metadata_to_labels`, lmcache/observability.py)."""
     engine = 'vllm:num_requests_running{engine="0",model_name="llama"} 3\n'
