@@ -93,7 +93,7 @@ class Replica:
         for name in decision.num_scheduled_tokens:
             request = self.requests[name]
             if request.waits_since is not None:
-                request.waited += now - request.waits_since
+                request.waits.append((request.waits_since, now))
                 request.waits_since = None
 
     def _done(self, step: Step) -> Callable[[], None]:

@@ -40,7 +40,8 @@ PER_TOKEN_SECONDS: Final = 2 * STEP_SECONDS
 class Request:
     """One request as its client sees it; times on the run's clock, None before.
 
-    Its first `shared` tokens are those of its `session`, the others its own. `waits_since` is None while it runs.
+    Its first `shared` tokens are those of its `session`, the others its own. `waits` are the times from and until which
+    it waited, `waits_since` is None while it does not.
     """
 
     arrived: float
@@ -51,7 +52,7 @@ class Request:
     first: float | None = None
     ended: float | None = None
     waits_since: float | None = None
-    waited: float = 0.0
+    waits: list[tuple[float, float]] = field(default_factory=list)
 
 
 Written = Literal["first", "second", "later"]

@@ -72,25 +72,35 @@ def _table(title: str, runs: Sequence[Run]) -> Table:
     """A row for each traffic and router: the share told, and of the others the share invented; then the sums."""
     fitting = {run["traffic"]: run["waits"] for run in runs if run["router"] == BEST}
     routed = [run for run in runs if run["router"] != BEST]
-    true = {run["episode"]: uneven(run["waits"], fitting[run["traffic"]]) for run in routed}
     rows = {run["episode"]: [(*TRAFFIC, *HELD_OUT)[run["traffic"]].name, run["router"]] for run in routed}
-    sums, inner = ["**all**", ""], ["**all but first and last minutes**", ""]
+    sums = [
+        ["**all**", ""],
+        ["**all, without first and last minutes**", ""],
+        ["**all, with those who still wait**", ""],
+    ]
     for alert in ALERTS:
         for firing, found in enumerate(said(alert, routed)):
-            total, within = Counter[Judged](), Counter[Judged]()
-            for episode, was in true.items():
-                minutes = found.get(episode, set())
-                judged = [
-                    (owed(was, minute) if firing else was[minute], minute + 1 in minutes)
-                    for minute in range(MINUTES - 1)
-                ]
-                rows[episode].append(_cell(Counter(judged)))
-                total.update(judged)
-                within.update(one for minute, one in enumerate(judged) if not at_edge(was, minute))
-            sums.append(_cell(total))
-            inner.append(_cell(within))
+            totals = [Counter[Judged]() for _ in sums]
+            for run in routed:
+                minutes = found.get(run["episode"], set())
+                by_arrival, by_presence = (
+                    uneven(run["waits"], fitting[run["traffic"]], present=present) for present in (False, True)
+                )
+                judged, present = (
+                    [
+                        (owed(was, minute) if firing else was[minute], minute + 1 in minutes)
+                        for minute in range(MINUTES - 1)
+                    ]
+                    for was in (by_arrival, by_presence)
+                )
+                inner = [one for minute, one in enumerate(judged) if not at_edge(by_arrival, minute)]
+                rows[run["episode"]].append(_cell(Counter(judged)))
+                for total, some in zip(totals, (judged, inner, present), strict=True):
+                    total.update(some)
+            for line, total in zip(sums, totals, strict=True):
+                line.append(_cell(total))
     head = ("traffic", "router", *(f"`{alert}`, {what}" for alert in ALERTS for what in ("minutes", "firing")))
-    return Table(title, head, tuple(map(tuple, [*rows.values(), sums, inner])))
+    return Table(title, head, tuple(map(tuple, [*rows.values(), *sums])))
 
 
 def _cell(count: Counter[Judged]) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import yaml
 
-from bench.uneven.play import POLL_SECONDS, SCRAPE_POLLS
+from bench.uneven.play import POLL_SECONDS, SCRAPE_POLLS, Waits
 from bench.uneven.traffic import MINUTES
 from kvpressure.bundle import Options, load_rules
 from kvpressure.bundle.options import EXPORTER, VLLM_ONLY, Flavour
@@ -32,17 +32,27 @@ ALERTS: Final[Mapping[str, tuple[Flavour, str]]] = {
         "kvpressure-vllm-engine kvpressure-vllm-uneven kvpressure-vllm-replicas-uneven",
     ),
 }
+TOLD: Final = "workload:{}_overflow_fits:ratio >= {}"
 _GOT: Final = re.compile(r'namespace="([\w-]+)"')
 _FAILED: Final = re.compile(r'expr: "([^"\n]*)[^\n]*?time: (\w+)')
 
 
-def uneven(waits: Sequence[tuple[int, float]], fitting: Sequence[tuple[int, float]]) -> list[bool]:
-    """By minute: whether the same requests wait half as long or less where they fit, and a second less at p95."""
-    by_minute = [[[s for at, s in run if at == minute] for run in (waits, fitting)] for minute in range(MINUTES)]
-    return [
-        bool(given) and mean(fits) <= HALF * mean(given) and _p95(given) - _p95(fits) >= WORSE_SECONDS
-        for given, fits in by_minute
+def uneven(waits: Sequence[Waits], fitting: Sequence[Waits], *, present: bool = False) -> list[bool]:
+    """By minute: whether the same requests wait half as long or less where they fit, and a second less at p95.
+
+    A minute's requests are those that came in it; `present` adds those that still waited in it.
+    """
+    return [_halves(waits, fitting, 60.0 * minute, present=present) for minute in range(MINUTES)]
+
+
+def _halves(waits: Sequence[Waits], fitting: Sequence[Waits], begin: float, *, present: bool) -> bool:
+    chosen = [
+        at
+        for at, (arrived, spans) in enumerate(waits)
+        if begin <= arrived < begin + 60 or (present and any(a < begin + 60 and b > begin for a, b in spans))
     ]
+    given, fits = ([sum(b - a for a, b in run[at][1]) for at in chosen] for run in (waits, fitting))
+    return bool(given) and mean(fits) <= HALF * mean(given) and _p95(given) - _p95(fits) >= WORSE_SECONDS
 
 
 def _p95(seconds: Sequence[float]) -> float:
@@ -50,12 +60,12 @@ def _p95(seconds: Sequence[float]) -> float:
 
 
 def said(alert: str, runs: Iterable[Mapping[str, Any]]) -> tuple[dict[str, set[int]], dict[str, set[int]]]:
-    """By episode: the minutes at whose end the alert's expression holds, and those at which it fires."""
+    """By episode: the minutes at whose end the series that the alert asks for tells it, and those at which it fires."""
     flavour, names = ALERTS[alert]
-    options = Options(load_thresholds(), flavour=flavour, selector=flavour.selector)
+    options = Options(thresholds := load_thresholds(), flavour=flavour, selector=flavour.selector)
     groups = [group for file in load_rules(options) for group in file.groups if group["name"] in names.split()]
-    (rule,) = (rule for group in groups for rule in group["rules"] if rule.get("alert") == alert)
-    asked = (rule["expr"], f'ALERTS{{alertname="{alert}",alertstate="firing"}}')
+    told = TOLD.format("kvpressure" if flavour is EXPORTER else "vllm", thresholds.alert.uneven_fits_min_ratio)
+    asked = (told, f'ALERTS{{alertname="{alert}",alertstate="firing"}}')
     series = [{"series": key, "values": " ".join(got)} for run in runs for key, got in run["series"].items()]
     wanted = "kvpressure_" if flavour is EXPORTER else "vllm:"
     test = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from bench.detection.shipped import named_by
@@ -27,6 +27,7 @@ POLL_SECONDS: Final = 2.5
 SCRAPE_POLLS: Final = 6
 LIMITS: Final = ("max_num_seqs", "max_num_batched_tokens")
 _ROW: Final = re.compile(r"^(vllm:\w+)\{([^}]*)\} (\S+)$", re.MULTILINE)
+Waits = tuple[float, Sequence[tuple[float, float]]]
 Series = dict[str, list[str]]
 """By name and labels, a value a scrape; `_` where there is none."""
 
@@ -44,13 +45,12 @@ class Run(Replicas):
         if name:
             self.events.at(BEGIN + POLL_SECONDS, self._poll)
 
-    def waits(self) -> list[tuple[int, float]]:
-        """Of each request the minute in which it came, and the seconds that it has waited."""
+    def waits(self) -> list[Waits]:
+        """Of each request the second in which it came, and those from and until which it waited."""
         now = self._clock.now
-        return [
-            (int((one.arrived - BEGIN) // 60), one.waited + now - (now if one.waits_since is None else one.waits_since))
-            for one in self.requests
-        ]
+        still = ([*one.waits, *([] if one.waits_since is None else [(one.waits_since, now)])] for one in self.requests)
+        times = ([(begin - BEGIN, end - BEGIN) for begin, end in spans] for spans in still)
+        return [(one.arrived - BEGIN, spans) for one, spans in zip(self.requests, times, strict=True)]
 
     def _poll(self) -> None:
         now, scrape = self._clock.now, self._polls % SCRAPE_POLLS == 0

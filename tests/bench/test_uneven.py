@@ -17,9 +17,15 @@ class _Replica:
 
 
 def test_a_minute_is_uneven_where_the_same_requests_wait_half_as_long_and_a_second_less() -> None:
-    waits = [(0, 4.0), (1, 4.0), (2, 1.0), (3, 0.0)]
-    fitting = [(0, 2.0), (1, 3.0), (2, 0.1), (3, 0.0)]
+    waits = [
+        (0.0, [(0.0, 3.0), (5.0, 6.0)]),
+        (50.0, [(50.0, 54.0), (100.0, 125.0)]),
+        (59.9, [(59.9, 61.0)]),
+        (61.0, []),
+    ]
+    fitting = [(0.0, [(0.0, 2.0)]), (50.0, [(50.0, 62.0)]), (59.9, []), (61.0, [])]
     assert uneven(waits, fitting) == [True, *[False] * (MINUTES - 1)]
+    assert uneven(waits, fitting, present=True) == [*[True] * 3, *[False] * (MINUTES - 3)]
 
 
 def test_an_alert_owes_what_has_lasted_and_nothing_where_nothing_was() -> None:

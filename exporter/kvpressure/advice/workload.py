@@ -6,7 +6,7 @@ Whether they are uneven is what rules/recording/uneven.yaml.j2 records; a test g
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from kvpressure.config.thresholds import Thresholds
@@ -37,11 +37,15 @@ class Workload(NamedTuple):
 
 @record
 class Uneven:
-    """Replicas short of something while others have room for a share of `fits_ratio` of what overflows."""
+    """Replicas short of something while others have room for a share of `fits_ratio` of what overflows.
+
+    `reason` says what tells the hottest from all that are not short of anything, in parentheses; "" if nothing does.
+    """
 
     hot: tuple[EngineView, ...]
     free: tuple[EngineView, ...]
     fits_ratio: float
+    reason: str
 
 
 def workload_of(view: EngineView) -> Workload:
@@ -67,14 +71,41 @@ def unevenness(views: Sequence[EngineView], thresholds: Thresholds) -> Uneven | 
     if pools and max(pools) > thresholds.alert.uneven_pools_min_factor * min(pools):
         return None
     overflow = {view.key: over for view in present if (over := _overflow(view)) is not None}
+    backlog = sum(at(view.derived, "queue_drain_seconds") or 0.0 for view in present if view.key in overflow)
     hot = tuple(view for view in present if view.key in overflow)
     largest = max((share for view in hot if (share := _request_share(view)) is not None), default=1.0)
     rooms = {view.key: room for view in present if (room := _room(view, largest)) is not None}
-    if not overflow or not rooms:
+    if not rooms or backlog < thresholds.alert.uneven_queue_min_seconds:
         return None
     fits = min(1.0, sum(rooms.values()) / sum(overflow.values()))
     free = tuple(view for view in present if view.key in rooms)
-    return Uneven(hot, free, fits) if fits >= thresholds.alert.uneven_fits_min_ratio else None
+    if fits < thresholds.alert.uneven_fits_min_ratio:
+        return None
+    hottest = max(hot, key=lambda view: overflow[view.key])
+    return Uneven(hot, free, fits, _reason(hottest, [view for view in present if view not in hot], thresholds))
+
+
+def _reason(hottest: EngineView, others: Sequence[EngineView], thresholds: Thresholds) -> str:
+    def beside(value: Callable[[EngineView], float | None]) -> tuple[float | None, list[float]]:
+        return value(hottest), [known for other in others if (known := value(other)) is not None]
+
+    share, shares = beside(_request_share)
+    if share is not None and shares and share >= thresholds.alert.uneven_longer_min_factor * max(shares):
+        return " (longer requests)"
+    hits, found = beside(lambda view: at(view.derived, "prefix_cache_hit_ratio"))
+    if hits is not None and found and hits - max(found) >= thresholds.alert.uneven_hits_min_ratio:
+        return " (more prefix hits)"
+    speed, speeds = beside(_tokens_per_second)
+    running, others_run = beside(lambda view: at(view.derived, "requests_running"))
+    if speed is not None and speeds and speed < min(speeds) and (running or 0.0) >= max(others_run, default=0.0):
+        return " (a slower replica)"
+    return ""
+
+
+def _tokens_per_second(view: EngineView) -> float | None:
+    """Return tokens processed a second, of prompts and answers; None where neither is known."""
+    found = [at(view.derived, "tokens_per_second", kind) for kind in ("prompt", "generation")]
+    return sum(known for known in found if known is not None) if any(found) else None
 
 
 def _request_share(view: EngineView) -> float | None:

@@ -161,7 +161,7 @@ def _judged(workload: Workload, found: Sequence[Finding]) -> WorkloadFinding:
     if (uneven := unevenness(views, thresholds)) is not None:
         text = (
             f"uneven: {percent(uneven.fits_ratio)} of what waits on {_replicas(len(uneven.hot))} would fit on the "
-            f"{len(uneven.free)} of {total} that have room"
+            f"{len(uneven.free)} of {total} that have room{uneven.reason}"
         )
         return WorkloadFinding(workload, tuple(found), "uneven", text, ROUTE_BY_LOAD)
     if troubles:

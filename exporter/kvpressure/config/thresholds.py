@@ -288,6 +288,10 @@ class Alert:
     silent_min_seconds: float
     replicas_min_ratio: float
     uneven_fits_min_ratio: float
+    uneven_queue_min_seconds: float
+    uneven_backlog_min_seconds: float
+    uneven_longer_min_factor: float
+    uneven_hits_min_ratio: float
     uneven_pools_min_factor: float
     slowed_budget_ratio: float
     fast_burn_min_factor: float

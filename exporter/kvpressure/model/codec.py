@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final
 
 from kvpressure.model.action import Action, Expected, Shift
 from kvpressure.model.limits import Limits
 from kvpressure.model.samples import HistogramSample
+from kvpressure.model.schemas.diagnosis import PARTS, Schema
 from kvpressure.model.target_status import STATUSES, TargetStatus, replica_state
 from kvpressure.model.values import Value
-from kvpressure.model.verdict import Diagnosis, Evidence, Missing
+from kvpressure.model.verdict import Diagnosis
 from kvpressure.model.view import ENGINE_LABELS, EngineView, GpuView
 
 
@@ -66,15 +69,32 @@ def _verdict_json(diagnosis: Diagnosis | None) -> dict[str, object]:
     }
 
 
-def missing_json(missing: Missing) -> dict[str, object]:
-    """Return evidence that is missing, and how to get it."""
-    return {"what": missing.what, "series": list(missing.series), "how": missing.how}
+def record_json(record: object, part: str) -> dict[str, object]:
+    """Return a record by the keys of its `part` of the schema; an empty text is null where the schema lets it be."""
+    properties: Mapping[str, Schema] = PARTS[part]["properties"]
+    return {key: _plain(getattr(record, _FIELDS.get(key, key)), schema) for key, schema in properties.items()}
 
 
-def evidence_json(evidence: Evidence) -> dict[str, object]:
-    """Return one symptom: `value` and `threshold` in `unit`."""
-    numbers = {"value": _finite(evidence.value), "threshold": _finite(evidence.threshold)}
-    return {"state": evidence.state, **numbers, "unit": evidence.unit, "text": evidence.text}
+_FIELDS: Final = {"not_predicted": "unpredicted"}
+"""Of records, where the key has another name."""
+
+missing_json, evidence_json, action_json = (
+    partial(record_json, part=part) for part in ("missing", "evidence", "action")
+)
+
+
+def _plain(value: Any, schema: Schema) -> object:
+    if isinstance(value, Shift):
+        return record_json(value, "shift")
+    if isinstance(value, Expected):
+        return _expected_json(value)
+    if isinstance(value, tuple):
+        return list(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, float):
+        return _finite(value)
+    return None if value == "" and "null" in schema.get("type", ()) else value
 
 
 def limits_json(limits: Limits) -> dict[str, object]:
@@ -83,49 +103,15 @@ def limits_json(limits: Limits) -> dict[str, object]:
     return {name: limit and {"value": limit.value, "source": limit.source} for name, limit in by_name.items()}
 
 
-def action_json(action: Action) -> dict[str, object]:
-    """Return one action."""
-    return {
-        "order": action.order,
-        "key": action.key,
-        "when": action.when or None,
-        "since": action.since,
-        "revised": action.revised or None,
-        "title": action.title,
-        "current": action.current or None,
-        "new": action.new or None,
-        "why": action.why,
-        "cost": action.cost,
-        "flags": dict(action.flags),
-        "commands": list(action.commands),
-        "placeholders": list(action.placeholders),
-        "verify": action.verify,
-        "expected": None if action.expected is None else _expected_json(action.expected),
-        "not_predicted": action.unpredicted or None,
-    }
-
-
 def _expected_json(expected: Expected) -> dict[str, object]:
-    shifts = ("tokens_per_second", "goodput", "latency_p95", "waiting")
-    numbers = ("refused_ratio", "shortened_ratio", "limit_seconds")
+    in_time, drain_seconds = expected.in_time, expected.drain_seconds
     of_sessions = {name: getattr(expected, name) for name in ("hit_ratio", "first_token_seconds")}
     return {
-        "text": expected.text,
-        **{name: _shift(getattr(expected, name)) for name in shifts},
-        **{name: _finite(getattr(expected, name)) for name in numbers},
-        "at_best": expected.at_best,
-        **(
-            {}
-            if expected.in_time is None
-            else {"in_time_ratio": dict(zip(("before", "after"), expected.in_time, strict=True))}
-        ),
-        **({} if expected.drain_seconds is None else {"drain_seconds": expected.drain_seconds}),
-        **{name: _shift(shift) for name, shift in of_sessions.items() if shift is not None},
+        **record_json(expected, "expected"),
+        **({} if in_time is None else {"in_time_ratio": dict(zip(("before", "after"), in_time, strict=True))}),
+        **({} if drain_seconds is None else {"drain_seconds": drain_seconds}),
+        **{name: record_json(shift, "shift") for name, shift in of_sessions.items() if shift is not None},
     }
-
-
-def _shift(shift: Shift) -> dict[str, float | None]:
-    return {name: _finite(getattr(shift, name)) for name in ("before", "after", "low", "high")}
 
 
 def gpu_json(view: GpuView) -> dict[str, object]:

@@ -25,6 +25,7 @@ def replica(number: int, cause: Cause, demand: float, waiting: float = 0.0, **mo
         "demand_replicas": {"kv_tokens": demand},
         "requests_running": 100.0,
         "requests_waiting": waiting,
+        "queue_drain_seconds": waiting,
         "kv_cache_usage_ratio": min(0.99, demand),
         "kv_capacity_tokens": 1e6,
         "tokens_per_second": {"generation": 12_345.0},
@@ -72,7 +73,7 @@ def test_a_replica_that_serves_nothing_comes_before_all_else() -> None:
     hot, free = replica(0, Cause.KV_CACHE_PRESSURE, 1.6, 30), replica(1, Cause.HEALTHY, 0.2)
     stuck, gone = replica(2, Cause.STUCK, 0.4, 3), silent(replica(3, Cause.HEALTHY, 0.4))
     (workload,) = workloads([hot, free, stuck, gone])
-    others = "uneven: 100% of what waits on 1 replica would fit on the 1 of 2 that have room"
+    others = "uneven: 100% of what waits on 1 replica would fit on the 1 of 2 that have room (longer requests)"
     assert (workload.word, workload.text) == ("lost", f"1 gone, 1 stuck of 4 replicas; of the others: {others}")
     assert workload.worst is not None
     assert workload.worst.state in ("gone", "stuck")

@@ -19,7 +19,7 @@ def _of(kind: str, text: str, **more: Any) -> Schema:
 
 
 number, string, boolean = partial(_of, "number"), partial(_of, "string"), partial(_of, "boolean")
-ratio = partial(number, minimum=0, maximum=1)
+amount, ratio = partial(number, minimum=0), partial(number, minimum=0, maximum=1)
 
 
 def count(text: str) -> Schema:

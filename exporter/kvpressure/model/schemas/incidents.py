@@ -12,6 +12,7 @@ from kvpressure.model.schemas.diagnosis import (
     PARTS,
     STAGE,
     Schema,
+    amount,
     array,
     boolean,
     count,
@@ -38,7 +39,7 @@ _REPORTED: Final = {
     "detail": DETAIL,
     "began": moment("When it reported it first, to half a minute"),
     "ended": moment("When it reported it last"),
-    "seconds": number("How long it took.", minimum=0),
+    "seconds": amount("How long it took."),
 }
 _FIRED: Final = keys(
     "An alert of kvpressure that fired, as `ALERTS` in the Prometheus has it.",
@@ -46,7 +47,7 @@ _FIRED: Final = keys(
     severity=or_null(string("critical, warning or info; null where its label is not there.")),
     began=moment("Since when it fired, to half a minute"),
     ended=or_null(moment("Until when; null where it still fired at the end")),
-    seconds=number("For how long, up to the end of the time looked at.", minimum=0),
+    seconds=amount("For how long, up to the end of the time looked at."),
 )
 _PICTURE: Final = keys(
     "How it looked, from a quarter of an hour before it; coarser for a long incident.",
@@ -70,27 +71,21 @@ _INCIDENT: Final = keys(
     grounds=or_null(string("What shows the detail, or why nothing does.")),
     began=moment("When its queue began; where there was none, when the verdict first named it, a few samples late"),
     ended=or_null(moment("When its queue was served, or the verdict last named it; null where it went on at the end")),
-    seconds=number("How long it took.", minimum=0),
-    judged_seconds=number(
-        "Of it, what verdicts speak of; where that is too little, nothing lost is counted.", minimum=0
-    ),
-    step_seconds=number("Time between the samples it was judged by.", minimum=0),
+    seconds=amount("How long it took."),
+    judged_seconds=amount("Of it, what verdicts speak of; where that is too little, nothing lost is counted."),
+    step_seconds=amount("Time between the samples it was judged by."),
     causes=mapping({"type": "number"}, "Seconds of each cause."),
     confidence=or_null(
         ratio("Share of the evidence that agrees with the cause, where the verdict was surest; null for none.")
     ),
     stage=STAGE,
-    lost_tokens=or_null(number("Tokens that were not generated; null where it is not known.", minimum=0)),
-    healthy_seconds=number("Healthy time that was seen before it, by which what was lost is counted.", minimum=0),
-    lost_seconds=or_null(number("What they take the engine healthy.", minimum=0)),
-    recomputed_tokens=or_null(
-        number("Prompt tokens evicted and computed again; null without such a verdict.", minimum=0)
-    ),
-    recomputed_seconds=or_null(number("What computing them took of the engine's time.", minimum=0)),
-    recomputed_gpu_seconds=or_null(
-        number("The same times the GPUs of an engine; null where they were not given.", minimum=0)
-    ),
-    recomputed_money=or_null(number("What these cost, in `currency`; null where no price was given.", minimum=0)),
+    lost_tokens=or_null(amount("Tokens that were not generated; null where it is not known.")),
+    healthy_seconds=amount("Healthy time that was seen before it, by which what was lost is counted."),
+    lost_seconds=or_null(amount("What they take the engine healthy.")),
+    recomputed_tokens=or_null(amount("Prompt tokens evicted and computed again; null without such a verdict.")),
+    recomputed_seconds=or_null(amount("What computing them took of the engine's time.")),
+    recomputed_gpu_seconds=or_null(amount("The same times the GPUs of an engine; null where they were not given.")),
+    recomputed_money=or_null(amount("What these cost, in `currency`; null where no price was given.")),
     currency=or_null(string("Of `recomputed_money`; null without a price.")),
     tokens_per_second=or_null(number("Generated tokens a second during it.")),
     restarted=boolean("Whether another process answered after it began."),
@@ -115,8 +110,8 @@ _BRIEF: Final = {
     "detail": DETAIL,
     "began": moment("When the verdict first named it"),
     "ended": or_null(moment("When it last did")),
-    "seconds": number("How long it took.", minimum=0),
-    "lost_tokens": or_null(number("Tokens that were not generated.", minimum=0)),
+    "seconds": amount("How long it took."),
+    "lost_tokens": or_null(amount("Tokens that were not generated.")),
 }
 _WHICH: Final = keys(cause=CAUSE, detail=DETAIL)
 _BACKTEST: Final = keys(
@@ -160,7 +155,7 @@ SCHEMA: Final[Schema] = {
             boolean("Whether the Prometheus has alerts of kvpressure in that time; null where they were not read.")
         ),
         unjudged=array(
-            keys(**_WHO, detail=DETAIL, seconds=number("For how long.", minimum=0)),
+            keys(**_WHO, detail=DETAIL, seconds=amount("For how long.")),
             "Engines at which requests waited while nothing showed why: the verdict was unknown.",
         ),
         unread=array(
