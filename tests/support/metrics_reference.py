@@ -21,8 +21,7 @@ _TITLES = {
 
 _INTRO = """# Metrics
 
-All series of the exporter with their labels and meanings. Generated from
-`FAMILIES` beside the functions that compute them, by `make docs`; do not edit.
+All series of the exporter. Generated from `FAMILIES` beside the functions that compute them, by `make docs`.
 
 Units are base units; ratios are 0 to 1, inflation and burstiness 1 or more. A series whose input is unknown is absent,
 never 0. "The window" is `window_seconds` (60 s by default), "the long window" is `long_window_seconds` (600 s).
@@ -32,7 +31,7 @@ _HEAD = "\n| series | type | class | additional labels | meaning |\n|---|---|---
 _OF_JSON = """
 ## Values of the JSON alone
 
-`derived` of [the API](api.md) has these too. PromQL gives them from the series, over any window.
+In `derived` of [the API](api.md) too; PromQL gives them from the series.
 
 | key | labels | meaning |
 |---|---|---|
@@ -40,8 +39,8 @@ _OF_JSON = """
 _DETAILS = """
 ## Details
 
-The possible values of the label `detail` of `kvpressure_bottleneck_info`. It is empty if the kind of the cause is
-unknown ([decision 0250](internals/decisions/0250-causes-and-their-details.md)).
+Values of the label `detail` of `kvpressure_bottleneck_info`, empty if the kind of the cause is unknown
+([decision 0250](internals/decisions/0250-causes-and-their-details.md)).
 
 | cause | detail | meaning |
 |---|---|---|
@@ -60,7 +59,7 @@ def metrics_markdown() -> str:
         parts.extend(
             _row(family.name, family.type, family.labels, family.help, stable=family.key in STABLE) for family in own
         )
-    parts.append("\n## The exporter's process\n\nWritten by prometheus_client's own collectors.\n" + _HEAD)
+    parts.append("\n## The exporter's process\n\nWritten by prometheus_client.\n" + _HEAD)
     for metric in OwnProcess().collect():
         sample, text = metric.samples[0], metric.documentation.removesuffix(".") + "."
         parts.append(_row(sample.name, metric.type, sample.labels, text, stable=True))

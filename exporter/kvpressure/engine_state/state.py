@@ -158,9 +158,10 @@ class EngineState:
         return past.reading(_context(environment, sample, poll.thresholds)) if is_newer else None
 
     def _learn(self, poll: _Poll, reading: Reading, diagnosis: Diagnosis) -> Incident | None:
-        """Remember what was judged; return the present or last incident."""
+        """Remember what was judged, and add what trouble cost to the reading; return the present or last incident."""
         past, settings = self.past, poll.settings
         past.learn(reading, diagnosis.cause, poll.thresholds, self._room.rate, self._limits.max_num_seqs)
+        reading.derived.update(past.cost.families())
         incident = past.cost.incident(poll.thresholds)
         if incident is not None and settings.price is not None:
             incident = changed(incident, price=settings.price, gpus=whole_gpus(poll.environment.gpus))
@@ -194,7 +195,7 @@ class EngineState:
         """Return everything known of the engine now."""
         environment, before = poll.environment, self.view
         target, cache = environment.target, reading.window.cache
-        derived = reading.derived | self.past.cost.families() | self._room.families()
+        derived = reading.derived | self._room.families()
         limits, families = limits_in_force(diagnosis, derived, cache, environment.declared, poll.thresholds)
         key = EngineKey(target.name, poll.sample.model_name, poll.sample.engine)
         return EngineView(

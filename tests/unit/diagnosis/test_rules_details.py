@@ -141,6 +141,7 @@ def test_how_fast_loads_are_and_what_the_tier_had_no_room_for_is_said():
         " an offload tier is in use. 3 loads of KV failed in the last minutes. One load brings 900 tokens a second, "
         "computing them 4,000. 40 stores into it were dropped in the last minutes: it had no room."
     )
+    assert said(read_seconds_per_gigabyte=2.5).endswith(" A gigabyte from its slower tier takes 2.5 s.")
     assert said(load_bytes_per_second=2.4e9).endswith(" an offload tier is in use. One load brings 2.4 GB a second.")
     assert said(loads=1.5).endswith(" in use. 1.5 loads from it are under way at a time.")
 

@@ -50,6 +50,8 @@ def test_what_kv_events_show_is_said_with_larger_pools_and_how_sure_it_is():
         "with 2 times the pool. 75% of the prompt tokens computed (give or take 5% of that) had been evicted, which "
         "takes 40% of the time (evidence: KV events)."
     )
+    alone = replace(shown, turnover_seconds=None, hit_ratio=None, error_ratio=0.0)
+    assert grounds(replace(found, window=replace(found.window, eviction=alone)))[1].startswith("75% of the prompt")
 
 
 def test_beside_requests_that_do_not_fit_both_are_said():
@@ -147,6 +149,8 @@ def test_sessions_that_other_replicas_find_are_named_as_routing():
     assert found.cause is Cause.COMPUTE_BOUND
     assert "80% at other replicas" in found.grounds
     assert "routing" in found.grounds
+    little = Diagnostician().diagnose(1.0, computing(replace(eviction, hit_ratio_elsewhere=0.11)))
+    assert "replicas" not in little.grounds
 
 
 def test_what_an_offload_tier_has_of_it_is_said_and_what_it_had_no_room_for():
