@@ -97,7 +97,7 @@ class Model:
     ) -> None:
         self.known, self.limit_seconds, self.thresholds = known, limit_seconds, thresholds
         self._others, self._returning, self._answers = others, returning, answers
-        self._runs: dict[tuple[object, ...], Outcome | None] = {}
+        self._runs: dict[State, Outcome | None] = {}
 
     @property
     def state(self) -> State:
@@ -116,23 +116,14 @@ class Model:
 
     def _simulated(self, state: State) -> Outcome | None:
         server, demand = state
-        key = (
-            server,
-            demand.clients,
-            demand.busy_ratio,
-            demand.rate,
-            demand.queue,
-            demand.length_routing,
-            demand.sessions,
-        )
-        if key not in self._runs:
+        if state not in self._runs:
             begun, measured = self.known.simulation, self.known.measured_hits
             if begun is not None and begun.server is server and begun.demand is demand:
                 outcome = begun.outcome(self.limit_seconds, self._answers)
             else:
                 outcome = simulated(server, demand, self.limit_seconds, self._answers)
-            self._runs[key] = outcome if outcome is None or measured is None else measured.corrected(outcome, *state)
-        return self._runs[key]
+            self._runs[state] = outcome if outcome is None or measured is None else measured.corrected(outcome, *state)
+        return self._runs[state]
 
     def outcomes(self, changes: Sequence[ConfigChange]) -> Iterator[Outcome]:
         """Yield the outcome with `changes` of each engine that would show the same page, simulated as it is taken."""
