@@ -119,14 +119,6 @@ def troubled_rows() -> list[dict[str, Any]]:
     ]
 
 
-def plain_poller_percent(engines: int) -> float:
-    """CPU of a poller that reads every full page with prometheus_client's parser, for comparison."""
-    with world.engines(engines) as port:
-        command = [sys.executable, "-m", "bench.plain_poller", str(port), str(engines), "15"]
-        done = subprocess.run(command, cwd=world.ROOT, capture_output=True, check=True, text=True, timeout=60)
-    return float(done.stdout)
-
-
 def day_growth() -> tuple[float, float]:
     """Resident MiB after six hours and after a whole simulated day with pods coming and going."""
     done = subprocess.run(
@@ -154,9 +146,6 @@ def rows() -> list[dict[str, Any]]:
     small, middle, large = found.values()
     per_engine = (large.cpu_percent - middle.cpu_percent) / 32 / ((middle.cpu_percent - small.cpu_percent) / 24)
     made.append(row("CPU per further engine, 32 to 64 over 8 to 32", per_engine, "x", "<= 1.25", per_engine <= 1.25))
-    poller = plain_poller_percent(8)
-    made.append(row("CPU of a plain full-page poller at 8 engines", poller, "% of a core", "", None))
-    made.append(row("our CPU at 8+8 over the plain poller's", small.cpu_percent / poller, "x", "", None))
     for load, got in found.items():
         if load.memory_mib is not None:
             met = got.memory_mib <= load.memory_mib

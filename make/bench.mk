@@ -36,5 +36,5 @@ bench-scaling: $(VENV)/.dev ## autoscalers on the same traffic, on vLLM's own sc
 bench-uneven: $(VENV)/.dev tools ## whether uneven replicas are told: four routers on vLLM's own scheduler, the rules in promtool (20 minutes)
 	PYTHONPATH=exporter $(BIN)/python -m bench.uneven --write-docs
 
-bench-rules: $(VENV)/.dev tools ## what fleets of 100, 1,000 and 10,000 engines cost a real Prometheus (20 minutes, 10 GB)
+bench-rules: $(VENV)/.dev tools ## what fleets of 1,000 and 10,000 engines cost a real Prometheus (25 minutes, 10 GB)
 	PYTHONPATH=exporter $(BIN)/python -m bench.fleet

@@ -9,8 +9,8 @@ from typing import Final
 from kvpressure.printable import distinct
 from kvpressure.prometheus.client import Prometheus
 from kvpressure.prometheus.names import Json, Target, rank_of
-from kvpressure.prometheus.paging import Span, joined, ranged
-from kvpressure_incidents.reported import ENGINE_LABELS, EVERY_SECONDS, Key, key_of, page_of, spans_of
+from kvpressure.prometheus.paging import Span, joined
+from kvpressure_incidents.reported import ENGINE_LABELS, EVERY_SECONDS, Key, Rows, key_of, page_of, rows_of
 
 LATE_SECONDS: Final = 300.0
 """An alert that fires so shortly after an incident fires because of it."""
@@ -21,9 +21,6 @@ WINDOW_SECONDS: Final = 60.0
 FIRING: Final = "firing"
 _LABELS: Final = ", ".join(("alertname", "alertstate", "severity", "instance", *ENGINE_LABELS))
 _EXPR: Final = f'max by ({_LABELS}) (max_over_time(ALERTS{{alertname=~"KVPressure.+"}}[{WINDOW_SECONDS:.0f}s]))'
-
-AlertRows = list[tuple[dict[str, str], list[tuple[float, float, int]]]]
-"""Labels of `ALERTS`, and begin, end and number of its values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +40,12 @@ class Recorded:
     fired: dict[Alert, list[Span]] = field(default_factory=dict)
 
 
-def read_page(server: Prometheus, page: Span) -> AlertRows:
+def read_page(server: Prometheus, page: Span) -> Rows:
     """Return the alerts of kvpressure that were pending or firing in a page. Raises PrometheusError."""
-    return [
-        (series["metric"], spans_of(t for t, _ in series["values"]))
-        for series in ranged(server, _EXPR, page, EVERY_SECONDS)
-    ]
+    return rows_of(server, _EXPR, page)
 
 
-def recorded(answers: Iterable[AlertRows]) -> Recorded:
+def recorded(answers: Iterable[Rows]) -> Recorded:
     """Return what fired, from the answers of all pages."""
     record = Recorded()
     for labels, spans in (row for answer in answers for row in answer):

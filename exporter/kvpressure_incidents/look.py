@@ -23,6 +23,7 @@ from kvpressure.runtimes.registry import ASSUMED
 from kvpressure_incidents import alerts, reported
 from kvpressure_incidents.follow import LONGEST_STEP_SECONDS, Task, follow, in_parallel
 from kvpressure_incidents.question import Question
+from kvpressure_incidents.reported import Rows
 from kvpressure_incidents.screens import QUEUE_STEP, Screen, queued, screened, screens, stretches
 from kvpressure_incidents.words import EngineName, engine_of
 
@@ -146,28 +147,29 @@ class _Look:
 
     def query_alerts(self) -> None:
         """Query which alerts of kvpressure fired, where the Prometheus evaluates its rules."""
-        days, answers = list(pages(self.question.span, reported.EVERY_SECONDS, DAY_SECONDS)), []
-        for number, page in enumerate(days):
-            self.progress("alerts", number, len(days))
-            try:
-                answers.append(alerts.read_page(self.client, page))
-            except PrometheusError as error:
-                self.warnings.append(f"alerts of kvpressure were not read: {error.sentence}")
-                return
-        self.alerts = alerts.recorded(answers)
+        answers, whole = self._by_day("alerts", "alerts of kvpressure were not read", alerts.read_page)
+        self.alerts = alerts.recorded(answers) if whole else None
 
     def query_exporter(self) -> None:
         """Query an exporter's verdicts, where there was one; the engines' own series are enough without."""
-        days, answers = list(pages(self.question.span, reported.EVERY_SECONDS, DAY_SECONDS)), []
-        known = reported.known_names(discovered.target for _, discovered in self.targets)
-        for number, page in enumerate(days):
-            self.progress("the exporter's verdicts", number, len(days))
-            try:
-                answers.append(reported.read_page(self.client, page, known))
-            except PrometheusError as error:
-                self.warnings.append(f"not all of an exporter's verdicts were read: {error.sentence}")
-                break
+        read = partial(
+            reported.read_page, known=reported.known_names(discovered.target for _, discovered in self.targets)
+        )
+        unread = "not all of an exporter's verdicts were read"
+        answers, _ = self._by_day("the exporter's verdicts", unread, read)
         self.reported = reported.troubles(answers, self.question.thresholds.verdict.incident_gap_seconds)
+
+    def _by_day(self, what: str, unread: str, read: Callable[[Prometheus, Span], Rows]) -> tuple[list[Rows], bool]:
+        """Return what was read day by day, and whether all was; a warning where not."""
+        days, answers = list(pages(self.question.span, reported.EVERY_SECONDS, DAY_SECONDS)), list[Rows]()
+        for number, day in enumerate(days):
+            self.progress(what, number, len(days))
+            try:
+                answers.append(read(self.client, day))
+            except PrometheusError as error:
+                self.warnings.append(f"{unread}: {error.sentence}")
+                return answers, False
+        return answers, True
 
     def tasks(self) -> Iterator[Task]:
         """Yield the targets to read sample by sample, with their stretches."""

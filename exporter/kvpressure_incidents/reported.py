@@ -38,8 +38,8 @@ WHO: Final = Key._fields
 _OTHERS: Final = ("exported_namespace", "exported_pod")
 """The engine's labels where Prometheus does not honor labels and uses the exporter's own pod for the others."""
 
-ReportedRows = list[tuple[dict[str, str], list[tuple[float, float, int]]]]
-"""Labels of an exporter's series, and begin, end and number of its samples."""
+Rows = list[tuple[dict[str, str], list[tuple[float, float, int]]]]
+"""Labels of series, and begin, end and number of the samples of each stretch."""
 
 ENGINE_LABELS: Final = (*WHO, *_OTHERS)
 """The labels that `key_of` reads."""
@@ -67,13 +67,16 @@ def known_names(targets: Iterable[Target]) -> frozenset[str]:
     return frozenset(name for target in targets for name in (target.pod, target.get("instance")) if name)
 
 
-def read_page(server: Prometheus, page: Span, known: frozenset[str]) -> ReportedRows:
+def read_page(server: Prometheus, page: Span, known: frozenset[str]) -> Rows:
     """Return the verdicts on engines of `known_names` in a page, and their times. Raises PrometheusError."""
-    return [
-        (series["metric"], spans_of(t for t, _ in series["values"]))
-        for series in ranged(server, _EXPR, page, EVERY_SECONDS)
-        if not known.isdisjoint(((key := key_of(series["metric"])).pod, _address(key)))
-    ]
+    rows = ((key_of(row[0]), row) for row in rows_of(server, _EXPR, page))
+    return [row for key, row in rows if not known.isdisjoint((key.pod, _address(key)))]
+
+
+def rows_of(server: Prometheus, expression: str, page: Span) -> Rows:
+    """Return the series of an expression in a page, and when each had a value. Raises PrometheusError."""
+    answer = ranged(server, expression, page, EVERY_SECONDS)
+    return [(series["metric"], spans_of(t for t, _ in series["values"])) for series in answer]
 
 
 def spans_of(times: Iterable[float]) -> list[tuple[float, float, int]]:
@@ -92,7 +95,7 @@ def spans_of(times: Iterable[float]) -> list[tuple[float, float, int]]:
     return stretches
 
 
-def troubles(answers: Iterable[ReportedRows], gap: float) -> dict[Key, list[Reported]]:
+def troubles(answers: Iterable[Rows], gap: float) -> dict[Key, list[Reported]]:
     """Return the trouble of each engine, oldest first; what comes back within `gap` seconds is the same."""
     rows: dict[Key, list[tuple[float, float, int, tuple[str, str]]]] = {}
     for labels, spans in (row for answer in answers for row in answer):

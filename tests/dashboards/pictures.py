@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
 from matplotlib.dates import DateFormatter, MinuteLocator
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -164,14 +166,18 @@ def _looks(panel: Any) -> dict[str, dict[str, Any]]:
 
 def _timeline(figure: Figure, box: _Box, panel: Any, found: Mapping[str, Answer], span: _Pair) -> None:
     (answer,) = found.values()
-    names = panel["fieldConfig"]["defaults"]["mappings"][0]["options"]
+    names = {
+        name: look for each in panel["fieldConfig"]["defaults"]["mappings"] for name, look in each["options"].items()
+    }
     axes = _axes(figure, box, panel, legend=True, left=0.17)
     rows = sorted(answer.series, key=lambda one: legend(panel["targets"][0]["legendFormat"], one.labels), reverse=True)
     shown: dict[str, str] = {}
     for row, series in enumerate(rows):
         for begin, stop, value in runs(series.points):
-            look = names.get(f"{value:g}", {"text": f"{value:g}", "color": EDGE})
-            shown[look["text"]] = look["color"]
+            shade = EDGE if names else to_hex(colormaps["Blues"](value))
+            look = names.get(f"{value:g}", {"text": f"{value:g}", "color": shade})
+            if names:
+                shown[look["text"]] = look["color"]
             left, right = _time(begin), _time(stop)
             axes.barh(row, right - left, left=left, height=0.86, color=look["color"], linewidth=0)
             if stop - begin > (span[1] - span[0]) * 0.09 and len(names) > 2:

@@ -23,7 +23,9 @@ from tests.stubs.kube_api import KubeApi, engine_pod
 from tests.support.kube_watch import following, names, until, view
 from tests.support.pod_specs import pod as numbered_pod
 
-PODS = 10_000
+PODS = 1_000
+WORST = (1571, 3339, 4197)
+"""Beside those, the ones that took most of ten thousand."""
 SQUARES = 300_000
 YARDSTICKS = 3
 """Squaring so many numbers so often takes 60 ms of CPU where the bar was set: this much is what a pod may cost at
@@ -177,15 +179,15 @@ def test_no_name_is_read_again_and_again(command: tuple[str, ...]) -> None:
 
 
 @pytest.mark.fault(
-    "ten thousand pods are hostile in thirteen ways, or ordinary",
+    "a thousand pods are hostile in thirteen ways, or ordinary",
     "the worst costs less than 60 ms of CPU and 4 MiB",
 )
-def test_the_worst_of_ten_thousand_pods_costs_next_to_nothing() -> None:
+def test_the_worst_of_a_thousand_pods_costs_next_to_nothing() -> None:
     taken = []
-    for number in range(PODS):
+    for number in (*range(PODS), *WORST):
         pod = numbered_pod(number)
         taken.append((cpu_seconds(partial(READER.read, pod)), number))
-        if number % 16 == 5:  # every kind again and again; all of them would take minutes
+        if number % 16 == 5 or number in WORST:  # every kind again and again; all of them would take minutes
             assert peak_bytes(partial(READER.read, pod)) < MEMORY_BYTES, number
     for _, number in sorted(taken)[-20:]:
         assert share_of_bar(partial(READER.read, numbered_pod(number))) < 1, number
@@ -193,7 +195,7 @@ def test_the_worst_of_ten_thousand_pods_costs_next_to_nothing() -> None:
 
 
 def test_what_people_write_is_read_to_its_end() -> None:
-    for number in range(0, PODS, 100):
+    for number in range(0, PODS, 10):
         pod = numbered_pod(number)
         (target, *_) = read(pod).targets
         found = {limit.name: limit.value for limit in target.limits or ()}

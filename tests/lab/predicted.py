@@ -20,7 +20,6 @@ from typing import Final
 
 from bench.advice.__main__ import FOLDER, KEPT, RESULTS, WARM_SECONDS
 from bench.advice.changes import NOTHING, Key
-from bench.advice.picture import Dot, svg
 from bench.advice.predict import advised, every_regime
 from bench.silicon.prior import TERMS, context_by_size, of_any
 from bench.written import write_part
@@ -33,7 +32,6 @@ from tests.lab.worker import found as regime_of
 
 FORMULA: Final = FOLDER.parent / "formula" / "0.33.0"
 RECORDED: Final = (FOLDER, FOLDER.parent / "cards" / "0.33.0", FORMULA)
-FORMULA_NAME: Final = "a formula"
 TOKENS_BAR: Final = 0.1
 LATENCY_BAR: Final = 0.15
 """Farther off is told in docs/internals/accuracy/advice.md."""
@@ -97,7 +95,6 @@ class Off:
     regime: str
     tokens: Judged
     latency: Judged
-    card: str
     about: str
     ran: Ran
     doubt: str = ""
@@ -115,11 +112,6 @@ class Off:
         """Whether its requests come at a rate, or from clients that wait for their answers."""
         return "open" if any(load.rate for load in regime_of(every_regime(), self.regime).load) else "closed"
 
-    @property
-    def label(self) -> str:
-        """The change, for whoever points at its dot."""
-        return f"{self.regime}: {self.about}"
-
     def row(self) -> str:
         """The change as a row of the table of what is wrong."""
         if self.doubt:
@@ -134,7 +126,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="regimes; all that were run when none is given")
     parser.add_argument("--runs", type=Path, action="append", default=[KEPT], help="more runs; later ones count")
-    parser.add_argument("--picture", type=Path, metavar="SVG", help="predicted against measured")
     parser.add_argument(
         "--write-docs", action="store_true", help="the wrong cells, into docs/internals/accuracy/advice.md"
     )
@@ -145,23 +136,9 @@ def main() -> int:
         found += _compared(name, on_cards.get(name) or by_formula[name])
     for row in _rows(found):
         print(row)
-    if options.picture:
-        options.picture.write_text(_picture(found))
     if options.write_docs:
         _write(found)
     return 0
-
-
-def _picture(found: Sequence[Off]) -> str:
-    return svg(
-        [_dot(one, one.ran.tokens_per_second, one.tokens.off) for one in found if not one.doubt],
-        [_dot(one, one.ran.latency_p95, one.latency.off) for one in found if not one.doubt],
-        ("Tokens/s", "p95 latency, s"),
-    )
-
-
-def _dot(one: Off, measured: float, off: float) -> Dot:
-    return Dot(one.card, measured, (1 + off) * measured, one.label)
 
 
 def _write(found: Sequence[Off]) -> None:
@@ -224,7 +201,7 @@ def _compared(name: str, ran: Mapping[Key, Ran]) -> Iterator[Off]:
         for done, truth in sorted(ran.items()):
             expected = told.model.expected([], [_change(kind, value) for kind, value in done])
             if expected is not None and done != NOTHING:
-                off = _off(name, regime.card.table if regime.card else FORMULA_NAME, done, expected, truth)
+                off = _off(name, done, expected, truth)
                 yield replace(off, cpu_seconds=told.cpu_seconds)
 
 
@@ -236,14 +213,13 @@ def _words(done: Key) -> str:
     return ", ".join(f"{kind} {value:g}" for kind, value in done)
 
 
-def _off(name: str, card: str, done: Key, expected: Expected, ran: Ran) -> Off:
+def _off(name: str, done: Key, expected: Expected, ran: Ran) -> Off:
     shift, p95 = expected.tokens_per_second, expected.latency_p95
     what = _words(done)
     off = Off(
         name,
         Judged.of(shift, ran.tokens_per_second),
         Judged.of(p95, ran.latency_p95),
-        card,
         what,
         ran,
         expected.doubt,

@@ -98,10 +98,10 @@ ALWAYS: Final = frozenset(
 """Each was another verdict once; the first paged."""
 
 
-def pages(path: Path, most: int | None = SECONDS) -> list[dict[str, object]]:
-    """The first polls of a recording, or all."""
+def pages(path: Path) -> list[dict[str, object]]:
+    """The first polls of a recording."""
     with lzma.open(path, "rt") as lines:
-        return [json.loads(line) for line in islice(lines, most)]
+        return [json.loads(line) for line in islice(lines, SECONDS)]
 
 
 class Said(NamedTuple):
@@ -115,11 +115,8 @@ class Said(NamedTuple):
         return self.cause is Cause.STUCK or CATALOGUE[self.cause].of_cache
 
 
-def verdicts(rows: list[dict[str, object]], folder: Path) -> dict[float, Said]:
-    """What is said at each poll."""
-    path = folder / "pages.jsonl.xz"
-    with lzma.open(path, "wt", preset=0) as target:
-        target.writelines(json.dumps(row) + "\n" for row in rows)
+def verdicts(path: Path) -> dict[float, Said]:
+    """What is said at each poll of a recording."""
     found: dict[float, Said] = {}
     for item in Replay(ReplayTarget("t"), THRESHOLDS).views(path):
         if not isinstance(item, TraceError):
@@ -174,8 +171,10 @@ def test_what_is_dropped_makes_no_other_verdict(path: Path, tmp_path: Path):
     for index, (family, names) in enumerate(families(str(rows[-1]["page"]))):
         if not ALL and (recording, family) not in ALWAYS and (index + place) % SHARE:
             continue
-        whole = whole or verdicts(pages(path, None), tmp_path)
-        less = verdicts([{**row, "page": without(str(row["page"]), names)} for row in rows], tmp_path)
+        whole = whole or verdicts(path)
+        made = ({**row, "page": without(str(row["page"]), names)} for row in rows)
+        (tmp_path / "pages.jsonl").write_text("".join(json.dumps(row) + "\n" for row in made))
+        less = verdicts(tmp_path / "pages.jsonl")
         if not (pairs := changed(whole, less)):
             continue
         if not excepted(recording, family):

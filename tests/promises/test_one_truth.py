@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from kvpressure.advice.advise import Place, advise
-from kvpressure.cli.replay import Replay, ReplayTarget
+from kvpressure.cli.replay import ReplayTarget
 from kvpressure.cli.triage import live
-from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader
 from kvpressure.engines.recordings import TraceError, read_trace
@@ -24,8 +23,8 @@ from tests.support.checks import SELECTOR, exported, holds
 from tests.support.servers import FaultServer, page
 from tests.support.snapshots import lines
 from tests.support.tools import FIXTURES
+from tests.support.verdicts import THRESHOLDS, views
 
-THRESHOLDS = load_thresholds()
 ACCESS = {"config": None, "gateways": (), "kv_events_port": None, "limits": {}}
 RECORDINGS = [*sorted((FIXTURES / "traces").glob("*.xz")), *sorted((FIXTURES / "cold").glob("*.xz"))]
 
@@ -39,12 +38,6 @@ SERIES = {
     "throughput_plateau": ("throughput_plateau",),
 }
 """Every symptom with a series of the same meaning; `latency_inflated` is the larger of two."""
-
-
-def views(path: Path, name: str = "t") -> Iterator[EngineView]:
-    for item in Replay(ReplayTarget(name), THRESHOLDS).views(path):
-        assert not isinstance(item, TraceError)
-        yield from item[1]
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name)

@@ -89,7 +89,7 @@ def tickets(count: float, of: str = "") -> tuple[str, float]:
 def check(promtool: str, folder: Path, series: list[dict[str, Any]], asked: dict[int, list[tuple[str, float]]]) -> None:
     checks = [told(expr, minute, value) for minute, pairs in asked.items() for expr, value in pairs]
     series = list({one["series"]: one for one in series}.values())
-    rules = rules_of(files(), folder, "KVPressureCacheTooSmall")
+    rules = rules_of(files(), folder, "KVPressureCacheTooSmall", *(check["expr"] for check in checks))
     evaluate(promtool, folder, rules, {"interval": "15s", "input_series": series, "promql_expr_test": checks})
 
 

@@ -71,13 +71,14 @@ async def _fleet(made: dict[str, Engine], seconds: int) -> Seen:
             Settings, {"engines": {"targets": targets}, "gpu": {"vendors": []}, "host": {"enabled": False}}
         )
         daemon = Daemon(Loaded(settings, load_thresholds()), lambda: settings, lambda *_: (), LoopClock())
-        take = daemon._on_page
+        polled = daemon._feeds.fleet
+        take = polled._on_page
 
         def count(target: object, page: object) -> None:
             seen.pages[target.name] += 1  # type: ignore[attr-defined]
             take(target, page)  # type: ignore[arg-type]
 
-        daemon._on_page = count  # type: ignore[method-assign]
+        polled._on_page = count
         running = asyncio.create_task(daemon.run())
         for second in range(seconds):
             await asyncio.sleep(1.0)
@@ -86,7 +87,7 @@ async def _fleet(made: dict[str, Engine], seconds: int) -> Seen:
             if second % SCRAPE_SECONDS == 0:
                 seen.scrapes += 1
                 _scrape(daemon.snapshot())
-        for name, (source, _) in daemon._feeds.fleet._running.items():
+        for name, (source, _) in polled._running.items():
             stats, health = source.stats(), source.health()
             seen.polls[name], seen.lost_ticks[name] = stats.polls, stats.missed
             seen.internal_errors += health.errors.get("internal", 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
@@ -126,14 +127,19 @@ def promtools() -> list[str]:
 promtool_each = pytest.mark.parametrize("promtool", promtools(), ids=lambda path: "/".join(Path(path).parts[-2:]))
 
 
-def rules_of(files: Mapping[str, str], folder: Path, *names: str) -> list[Path]:
-    """Write the recording rules of a bundle's `files`, and those of them with the alerts of these names."""
-    written = []
-    for name, text in files.items():
-        alerts = name.startswith("prometheus/alerts/") and any(f"alert: {alert}\n" in text for alert in names)
-        if alerts or name.startswith("prometheus/recording/"):
-            written.append(folder / name.replace("/", "-"))
-            written[-1].write_text(text)
+def rules_of(files: Mapping[str, str], folder: Path, *asked: str) -> list[Path]:
+    """Write what of a bundle's `files` has the alerts and recorded series in `asked`, and what these are made of."""
+    groups = {name: yaml.load(text, yaml.CSafeLoader) for name, text in files.items() if name.startswith("prometheus/")}
+    rules = {name: [rule for group in found["groups"] for rule in group["rules"]] for name, found in groups.items()}
+    words, needed = set(re.findall(r"[\w:]+", " ".join(asked))), list[str]()
+    while more := [
+        name for name in rules.keys() - needed if words & {rule.get("alert") or rule["record"] for rule in rules[name]}
+    ]:
+        needed += more
+        words |= {word for name in more for rule in rules[name] for word in re.findall(r"[\w:]+", rule["expr"])}
+    written = [folder / name.replace("/", "-") for name in sorted(needed)]
+    for path, name in zip(written, sorted(needed), strict=True):
+        path.write_text(files[name])
     return written
 
 
@@ -146,10 +152,10 @@ def told(expr: str, minutes: float, value: float) -> dict[str, Any]:
     }
 
 
-def evaluate(promtool: str, folder: Path, rules: Iterable[Path], *tests: Mapping[str, Any]) -> None:
-    """Let promtool run unit tests of these rules, evaluated every 15 s; what it says is the error where one fails."""
+def evaluate(promtool: str, folder: Path, rules: Iterable[Path], test: Mapping[str, Any]) -> None:
+    """Let promtool run a unit test of these rules, evaluated every 15 s; what it says is the error where it fails."""
     case = folder / "case.yaml"
-    case.write_text(json.dumps({"rule_files": list(map(str, rules)), "evaluation_interval": "15s", "tests": tests}))
+    case.write_text(json.dumps({"rule_files": list(map(str, rules)), "evaluation_interval": "15s", "tests": [test]}))
     command = [need(promtool, "prometheus"), "test", "rules", str(case)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
 from pathlib import Path
 
 from kvpressure.config.target import Target
@@ -29,7 +29,7 @@ def lines(name: str) -> list[TraceLine]:
     return [line for line in read_trace(trace(name)) if isinstance(line, TraceLine)]
 
 
-def views(name: str) -> Iterator[EngineView]:
+@functools.cache
+def views(name: str) -> tuple[EngineView, ...]:
     pipeline, reader = Pipeline(PipelineSettings(), load_thresholds()), PageReader()
-    for line in lines(name):
-        yield from pipeline.on_page(TARGET, reader.read(line.page, line.t))
+    return tuple(view for line in lines(name) for view in pipeline.on_page(TARGET, reader.read(line.page, line.t)))

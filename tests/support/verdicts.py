@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -62,11 +63,12 @@ def grounds(made: Inputs) -> tuple[str, str]:
     return won.detail, won.grounds(found)
 
 
-def views(path: Path) -> list[EngineView]:
-    """Every view of a recording, each with a diagnosis."""
+@functools.cache
+def views(path: Path) -> tuple[EngineView, ...]:
+    """Every view of a recording, each with a diagnosis; a process replays each recording once."""
     found: list[EngineView] = []
     for item in Replay(ReplayTarget("t"), THRESHOLDS).views(path):
         assert not isinstance(item, TraceError)
         found += item[1]
     assert all(view.diagnosis is not None for view in found)
-    return found
+    return tuple(found)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from kvpressure.advice.case import Case
+from kvpressure.advice.others import remedied
 from kvpressure.advice.rollout import no_longer
 from kvpressure.advice.shell import look_again
 from kvpressure.model.action import Action
@@ -40,8 +41,8 @@ def held_for_transfer(case: Case) -> tuple[list[Action | None], str]:
             commands=look_again(case.place),
         )
     elif slow and (remedy := case.own.remedies.details.get(_SLOW)) is not None:
-        action = _network(case, remedy, "kv_cache_pressure")
-        action = replace(action, why=f"{slow} waiting for transfers. {action.why} {_NOT_HERE}")
+        why = f"{slow} waiting for transfers. {remedy.why} {_NOT_HERE}"
+        action = _network(case, remedy, "kv_cache_pressure", why)
     else:
         action = Action(
             key="see_decode_side",
@@ -65,12 +66,11 @@ def slow_transfer(case: Case) -> tuple[list[Action | None], str]:
     if remedy is None:
         return [], _NOT_SIMULATED
     if share is None:
-        return [_network(case, remedy, "deferred")], _NOT_SIMULATED
+        return [_network(case, remedy, "deferred", remedy.why)], _NOT_SIMULATED
     most = f"Requests wait for at most {share:.0%} of their time here: a faster network gains no more than that."
     if share < case.thresholds.advice.gain_min_ratio:
         return [Action(key="would_not_help", title="Leave the network: transfers hardly matter", why=most)], ""
-    action = _network(case, remedy, "deferred")
-    return [replace(action, why=f"{action.why} {most}")], _NOT_SIMULATED
+    return [_network(case, remedy, "deferred", f"{remedy.why} {most}")], _NOT_SIMULATED
 
 
 def _waiting_share(case: Case) -> float | None:
@@ -79,17 +79,9 @@ def _waiting_share(case: Case) -> float | None:
     return None if waiting is None or running is None or not waiting + running else waiting / (waiting + running)
 
 
-def _network(case: Case, remedy: Remedy, cause: str) -> Action:
-    return Action(
-        key=_SLOW,
-        title=remedy.title[:1].upper() + remedy.title[1:],
-        current=remedy.current,
-        new=remedy.new,
-        why=remedy.why,
-        cost=remedy.cost,
-        checks=no_longer(case, cause, "5 minutes after the change"),
-        commands=look_again(case.place),
-    )
+def _network(case: Case, remedy: Remedy, cause: str, why: str) -> Action:
+    action = remedied(case, remedy, cause, why)
+    return replace(action, key=_SLOW, checks=no_longer(case, cause, "5 minutes after the change"))
 
 
 def _named(engines: Iterable[DecodeEngine]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final
 
 import jinja2
@@ -79,7 +79,7 @@ def render(path: str, text: str, options: Options, more: Mapping[str, Any] | Non
         **(more or {}),
     }
     try:
-        return _ENVIRONMENT.from_string(text).render(context)
+        return _compiled(text).render(context)
     except jinja2.TemplateSyntaxError as error:
         raise ConfigError([Problem(path, error.lineno, "", f"is no template: {error.message}")]) from None
     except jinja2.UndefinedError as error:
@@ -182,3 +182,4 @@ _ENVIRONMENT: Final = jinja2.Environment(
     autoescape=False,  # noqa: S701 - the output is YAML, read back and checked, never HTML
 )
 _ENVIRONMENT.filters["percent"] = percent
+_compiled: Final = cache(_ENVIRONMENT.from_string)

@@ -70,8 +70,8 @@ TARGETS: Final = (
     target_family("target_status", "1 for how the last poll ended, and that in words.", "status", "text"),
     target_family(
         "replica_state",
-        "1 for what the replica does: serves, waits (all or some of its requests do), stuck, unreadable or gone; of "
-        "several engines behind the address the worst. Absent where that is not known.",
+        "1 for what the replica does: serves, waits (some of its requests do), stuck, unreadable or gone; of several "
+        "engines the worst; absent where not known.",
         "state",
     ),
     target_family("target_info", "1; what to type after kvpressure triage to reach the target.", "address"),
@@ -91,7 +91,7 @@ CONTAINERS: Final = (
     container_family("container_restarts_total", "Restarts of an engine's container."),
     container_family(
         "container_info",
-        "1; image of an engine's container, whose tag is mostly the version: no engine's page has that.",
+        "1; image of an engine's container; its tag is mostly the version.",
         "image",
     ),
     container_family(

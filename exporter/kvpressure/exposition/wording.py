@@ -160,6 +160,7 @@ _FAILURES: Final = {
     "server_error": "answered with an error (5xx)",
     "error": "ended by an error",
     "abort": "aborted",
+    "gateway": "failed at the gateway, of each engine",
 }
 
 

@@ -152,7 +152,8 @@ class GatewayReport(EngineReport):
     """What a gateway reports of the pool of engines behind it; None where it does not.
 
     `queue_requests` are those that it holds back, `queue_seconds` how long those that left its queue lately had been
-    in it, on average; `refused_per_second` are those that it refused lately. `kv_usage_ratio` and
+    in it, on average; `refused_per_second` are those that it refused lately, `failed_per_second` those that
+    failed behind it, or in it. `kv_usage_ratio` and
     `engine_queue_requests` are means over the pool's engines;
     `kv_usage_max_ratio` and `engine_queue_max_requests` are what it lets them come to, the first None where the use of
     caches does not matter to it. `engines` are behind it; `roles` is what those do that it knows, by `worker`, and
@@ -166,6 +167,7 @@ class GatewayReport(EngineReport):
     queue_requests: float | None = None
     queue_seconds: float | None = None
     refused_per_second: float | None = None
+    failed_per_second: float | None = None
     kv_usage_ratio: float | None = None
     engine_queue_requests: float | None = None
     stale_engines: float | None = None

@@ -67,6 +67,9 @@ class Pool:
         if row.pool_label and (self.name or row.pool_label != "name"):
             own[row.pool_label] = self.name
         matchers = ", ".join(f"{label}={quoted(value)}" for label, value in own.items() if value or label not in _OWN)
+        if row.where is not None:
+            label, values = row.where
+            matchers += f", {label}=~{quoted('|'.join(sorted(values)))}"
         part = f"{row.merge.__name__}(max without ({', '.join(REPLICA_LABELS)}) ({over}))"
         return " or ".join(part.format(f"{name}{{{matchers}}}") for name in row.names)
 
@@ -145,6 +148,7 @@ class Queue:
             queue_requests=now["queue_requests"],
             queue_seconds=now.get("queue_seconds"),
             refused_per_second=now.get("refused_per_second"),
+            failed_per_second=now.get("failed_per_second"),
             kv_usage_ratio=now.get("kv_usage_ratio"),
             engine_queue_requests=now.get("engine_queue_requests"),
             stale_engines=now.get("stale_engines"),
@@ -154,7 +158,7 @@ class Queue:
 
     def _exprs(self) -> dict[str, str]:
         rows = {row.signal: row for row in (ROWS if self._pool.by_load else DYNAMO)}
-        gauges = rows.keys() - {"waited_seconds", "waited_requests", "refused_requests"}
+        gauges = rows.keys() - {"waited_seconds", "waited_requests", "refused_requests", "failed_requests"}
         exprs = {signal: self._pool.expr(rows[signal]) for signal in sorted(gauges)}
         if self._pool.by_load:
             parts = (
@@ -164,7 +168,8 @@ class Queue:
             exprs["queue_seconds"] = "({}) / (({}) >= 1)".format(*parts)
         else:
             over = f"rate({{}}[{WAITED_SECONDS:.0f}s])"
-            exprs["refused_per_second"] = self._pool.expr(rows["refused_requests"], over)
+            for what in ("refused", "failed"):
+                exprs[f"{what}_per_second"] = self._pool.expr(rows[f"{what}_requests"], over)
         return exprs
 
     def _query(self, expr: str) -> dict[int, float]:

@@ -26,13 +26,15 @@ from kvpressure.runtimes.table import LARGEST_VALUE
 class GatewayRow:
     """One signal: its metrics, best first, of which the first that is there counts, and the label of its pool, if any.
 
-    Series of one pool that differ in other labels (a priority, a tenant, a model) are merged with `merge`.
+    Series of one pool that differ in other labels (a priority, a tenant, a model) are merged with `merge`. `where` is
+    a label and its values that count.
     """
 
     signal: str
     names: tuple[str, ...]
     pool_label: str
     merge: Callable[[Sequence[float]], float] = sum
+    where: tuple[str, frozenset[str]] | None = None
 
 
 def _flow(name: str) -> tuple[str, ...]:
@@ -67,6 +69,13 @@ DYNAMO: Final = (
         "refused_requests",
         ("dynamo_frontend_model_rejection_total", "dynamo_frontend_router_queue_backpressure_total"),
         "model",
+    ),
+    # The other types (lib/llm/src/http/service/metrics.rs) are clients' own: validation, cancelled; or refusals.
+    GatewayRow(
+        "failed_requests",
+        ("dynamo_frontend_requests_total",),
+        "model",
+        where=("error_type", frozenset({"internal", "response_timeout"})),
     ),
 )
 
@@ -147,7 +156,7 @@ def pools_of(series: Sequence[Series], values: Sequence[float]) -> tuple[PoolRea
         elif sample.name in ROLES:
             if len(workers) < MAX_WORKERS:
                 workers[labels.get("worker_id", "")] = labels.get("worker_type", "")
-        elif 0 <= value <= LARGEST_VALUE:
+        elif 0 <= value <= LARGEST_VALUE and _counts(sample.name, labels):
             pool = labels.get(_POOL_LABELS.get(sample.name, ""), "")
             by_pool.setdefault(pool, {}).setdefault(sample.name, []).append(value)
             if sample.name in _QUEUES and (role := labels.get("worker_type", "")) in ROLE_CODES:
@@ -174,9 +183,16 @@ def pools_of(series: Sequence[Series], values: Sequence[float]) -> tuple[PoolRea
 
 
 _POOL_LABELS: Final = {name: row.pool_label for row in _ALL for name in row.names}
+_WHERE: Final = {name: row.where for row in _ALL if row.where is not None for name in row.names}
 _WITHOUT_POOL: Final = frozenset(name for name, label in _POOL_LABELS.items() if not label)
 _DYNAMO: Final = frozenset(name for row in DYNAMO for name in row.names)
 _QUEUES: Final = frozenset(name for row in DYNAMO if row.signal == "queue_requests" for name in row.names)
+
+
+def _counts(name: str, labels: Mapping[str, str]) -> bool:
+    """Return whether a series is one of those that its row counts."""
+    label, values = _WHERE.get(name, ("", frozenset()))
+    return not label or labels.get(label) in values
 
 
 def pod_of_member(name: str, labels: Mapping[str, str]) -> Iterator[str]:

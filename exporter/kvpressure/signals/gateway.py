@@ -32,6 +32,7 @@ _KV: Final = "gateway_kv_ratio"
 _QUEUE: Final = "gateway_engine_queue_ratio"
 _STALE: Final = "gateway_stale_engines"
 _REFUSED: Final = "gateway_refused_per_second"
+_FAILED: Final = "gateway_failed_per_second"
 
 FAMILIES: Final = (
     engine_family(
@@ -82,6 +83,8 @@ def with_gateways(
     queues = [_of_role(report, sample.role) for report in gateways if report.queue_requests is not None]
     if refused := sum((report.refused_per_second or 0.0) / _engines_of(report) for report in gateways):
         sample = replace(sample, gauges={**sample.gauges, _REFUSED: refused / ranks})
+    if failed := sum((report.failed_per_second or 0.0) / _engines_of(report) for report in gateways):
+        sample = replace(sample, gauges={**sample.gauges, _FAILED: failed / ranks})
     if not queues:
         return sample, None
     queue = sum(report.queue_requests or 0.0 for report in queues)

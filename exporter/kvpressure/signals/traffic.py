@@ -61,15 +61,15 @@ FAMILIES: Final = (
     ),
     engine_family(
         "failed_requests_total",
-        "Requests that got no whole answer, as the page counts them. kind is error or abort, as the engine ended them "
-        "(most aborts are clients that gave up), or server_error, as the server answered (5xx; Dynamo: any error). A "
-        "request may be of two kinds; engines behind one address have the same server_error. Absent until the first "
-        "of a kind.",
+        "Requests without a whole answer: kind is error or abort, as the engine ended them (most aborts are clients "
+        "that gave up), or server_error, as its server answered (5xx; Dynamo: any), the same for all engines behind an "
+        "address. Kinds overlap. Absent until the first.",
         "kind",
     ),
     json_value(
         "failed_requests_per_second",
-        "The same per second, over the window.",
+        "The same per second; and gateway: the engine's share of what Dynamo's frontend ended by an internal error or "
+        "a time-out.",
         "kind",
     ),
 )
@@ -172,9 +172,11 @@ def derive_failures(window: EngineWindow, _: Context) -> Derived:
         # A series with a status is not there before the first request that has it.
         before, seconds = points[0].gauges.get("server_errors", 0.0), points[-1].t - points[0].t
         totals["server_error"], rates["server_error"] = errors, max(0.0, errors - before) / seconds
-    if not totals:
+    if failed := points.mean("gateway_failed_per_second"):
+        rates["gateway"] = failed
+    if not rates:
         return {}
-    return known({"failed_requests_total": totals, "failed_requests_per_second": known(rates) or None})
+    return known({"failed_requests_total": totals or None, "failed_requests_per_second": known(rates) or None})
 
 
 def derive_refusals(window: EngineWindow, _: Context) -> Derived:

@@ -18,8 +18,7 @@ FAMILIES: Final = (
     json_value("offload_hit_ratio", "Share of the prompt tokens looked up in an offload tier that it had."),
     json_value(
         "offload_loads_under_way",
-        "Loads from an offload tier under way, mean over the window: seconds that they took, of all at once, over its "
-        "seconds.",
+        "Loads from an offload tier under way, mean over the window (seconds of loads per second).",
     ),
 )
 

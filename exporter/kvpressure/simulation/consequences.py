@@ -194,22 +194,22 @@ class Model:
             window = self.known.measured.tokens_deviation_ratio
             return _with_all(value, [*others, usual * value], math.hypot(window, simulated * error), back)
 
-        refused, cap = span(lambda one: one.refused_ratio), applied(self.state, changes)[0].cap_prompt
+        refused, cap = span(lambda outcome: outcome.refused_ratio), applied(self.state, changes)[0].cap_prompt
         if math.isfinite(cap):  # between two bounds of a bucket it may hit all requests in it, or none
             least, most = self.known.prompts.above(cap)
             refused = Span(refused.value, min(refused.low, least), max(refused.high, most))
         usual = self.known.measured.usual_ratio
         error = math.hypot(TOKENS_ERROR_RATIO, self.known.demand.rate_deviation_ratio)
-        tokens = with_all(lambda one: one.tokens_per_second, usual, error, by * self.tokens_factor)
+        tokens = with_all(lambda outcome: outcome.tokens_per_second, usual, error, by * self.tokens_factor)
         return Figures(
             tokens_per_second=tokens,
-            goodput=span(lambda one: one.goodput, by),
-            latency_p95=with_all(lambda one: one.latency_p95, 1 / usual, LATENCY_ERROR_RATIO),
-            waiting=span(lambda one: one.waiting, by),
+            goodput=span(lambda outcome: outcome.goodput, by),
+            latency_p95=with_all(lambda outcome: outcome.latency_p95, 1 / usual, LATENCY_ERROR_RATIO),
+            waiting=span(lambda outcome: outcome.waiting, by),
             refused_ratio=refused,
-            shortened_ratio=span(lambda one: one.shortened_ratio),
-            hit_ratio=span(lambda one: one.hit_ratio or 0.0) if self._has_sessions else None,
-            first_token_seconds=span(lambda one: one.first_token_seconds or 0.0)
+            shortened_ratio=span(lambda outcome: outcome.shortened_ratio),
+            hit_ratio=span(lambda outcome: outcome.hit_ratio or 0.0) if self._has_sessions else None,
+            first_token_seconds=span(lambda outcome: outcome.first_token_seconds or 0.0)
             if self._has_sessions or self.on_card
             else None,
             doubt=self._cut_bucket(cap) or self._doubt(tokens, alternatives),

@@ -99,8 +99,8 @@ class Search:
 
         Only of those that gain as much are the other engines simulated.
         """
-        ordered = sorted(rated, key=lambda one: -one.gain)
-        return next((one for one in ordered if self.is_sure(one.change)), None)
+        ordered = sorted(rated, key=lambda step: -step.gain)
+        return next((step for step in ordered if self.is_sure(step.change)), None)
 
     def is_sure(self, change: ConfigChange) -> bool:
         """Return whether a change helps on every engine that fits the page."""

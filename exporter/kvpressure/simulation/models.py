@@ -105,7 +105,7 @@ def modelled(
         [Model(other, limit, thresholds, answers=answers) for other in others],
         Model(known, limit, thresholds),
     )
-    alike = [one for one in made if one.known.demand.sessions is not None or likeliest.answers_alike(one)]
+    alike = [model for model in made if model.known.demand.sessions is not None or likeliest.answers_alike(model)]
     return Model(known, limit, thresholds, alike, back)
 
 

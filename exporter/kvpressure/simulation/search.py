@@ -76,21 +76,23 @@ def search(
             tried.append(_Tried(changes, outcome))
         progress(number, len(sets))
     refining = list(refinements(model, fixed, has_watermark))
-    for one, change in itertools.product(_best_first(model, tried)[:SURE_TRIED], refining):
-        outcome = model.outcome(applied(model.state, (*base, *one.config_changes, change)))
+    for likely, change in itertools.product(_best_first(model, tried)[:SURE_TRIED], refining):
+        outcome = model.outcome(applied(model.state, (*base, *likely.config_changes, change)))
         if outcome is not None:
-            tried.append(_Tried((*one.config_changes, change), outcome))
+            tried.append(_Tried((*likely.config_changes, change), outcome))
     ordered = _best_first(model, tried)
     if not ordered:
         closest = min(
-            tried, key=lambda one: (one.outcome.latency_p95, len(one.config_changes)), default=_Tried((), _NOBODY)
+            tried,
+            key=lambda late: (late.outcome.latency_p95, len(late.config_changes)),
+            default=_Tried((), _NOBODY),
         )
         changes = (*base, *closest.config_changes)
         return SearchResult(row(model, changes), False, False, len(tried), _with_replicas(model, base, changes))
-    for one in ordered[:SURE_TRIED]:
-        found = row(model, (*base, *one.config_changes))
-        if found.figures is not None and found.figures.latency_p95.high <= model.limit_seconds:
-            return SearchResult(found, True, True, len(tried))
+    for likely in ordered[:SURE_TRIED]:
+        compared = row(model, (*base, *likely.config_changes))
+        if compared.figures is not None and compared.figures.latency_p95.high <= model.limit_seconds:
+            return SearchResult(compared, True, True, len(tried))
     return SearchResult(row(model, (*base, *ordered[0].config_changes)), True, False, len(tried))
 
 
@@ -111,7 +113,7 @@ def without_gpu(model: Model, settings: Sequence[ConfigChange]) -> Step | None:
     search = Search(model)
     rated = search.rated([*_worth_trying(model, limits(model, (), 1.0)), *settings])
     surest = search.best(rated)
-    most = surest.gain if surest is not None else max((one.gain for one in rated), default=0.0)
+    most = surest.gain if surest is not None else max((step.gain for step in rated), default=0.0)
     enough = about_the_best(rated, most, model.thresholds)
     best = next((change for change in enough if surest is None or search.is_sure(change)), None)
     expected = None if best is None else model.expected([], [best])
@@ -153,12 +155,12 @@ def refinements(model: Model, fixed: set[str], has_watermark: bool) -> Iterator[
 
 
 def _best_first(model: Model, tried: Sequence[_Tried]) -> list[_Tried]:
-    kept = [one for one in tried if one.outcome.latency_p95 <= model.limit_seconds]
+    kept = [choice for choice in tried if choice.outcome.latency_p95 <= model.limit_seconds]
     if not kept:
         return []
     thresholds = model.thresholds
-    bearable = min(one.spoilt for one in kept) + thresholds.advice.goodput_loss_max_ratio
-    most = max(one.outcome.goodput for one in kept if one.spoilt <= bearable)
+    bearable = min(choice.spoilt for choice in kept) + thresholds.advice.goodput_loss_max_ratio
+    most = max(choice.outcome.goodput for choice in kept if choice.spoilt <= bearable)
     enough = most * (1 - thresholds.advice.gain_min_ratio)
 
     def order(tried: _Tried) -> tuple[float, ...]:

@@ -276,10 +276,10 @@ def _bunched(rows: Sequence[Row], seconds: float, boundary: float) -> Iterator[R
     found = False
     for row in rows:
         bunch.append(row)
-        if sum([one.total for one in bunch]) >= 0.99 * seconds:
+        if sum([part.total for part in bunch]) >= 0.99 * seconds:
             yield _together(bunch, boundary)
             bunch, found = [], True
-    if bunch and (not found or sum([one.total for one in bunch]) >= seconds / 2):
+    if bunch and (not found or sum([part.total for part in bunch]) >= seconds / 2):
         yield _together(bunch, boundary)
 
 

@@ -107,8 +107,10 @@ class GatewaySource(Source):
         )
         self._waited: deque[tuple[float, float, float]] = deque()
         """Of each reading: when, seconds waited, and requests that had waited, since the gateway started."""
-        self._refused: deque[tuple[float, float]] = deque()
-        """Of each reading: when, and requests that it had refused."""
+        self._counted: dict[str, deque[tuple[float, float]]] = {
+            signal: deque() for signal in ("refused_requests", "failed_requests")
+        }
+        """Of each reading: when, and how many there had been."""
         self._reading: tuple[float, PoolReading] | None = None
 
     async def run(self) -> None:
@@ -148,7 +150,8 @@ class GatewaySource(Source):
             engine_queue_max_requests=target.queue_depth_threshold if reading.by_load else 1.0,
             queue_requests=signals.get("queue_requests"),
             queue_seconds=self._queue_seconds(),
-            refused_per_second=self._refused_per_second(),
+            refused_per_second=self._per_second("refused_requests"),
+            failed_per_second=self._per_second("failed_requests"),
             kv_usage_ratio=signals.get("kv_usage_ratio"),
             engine_queue_requests=signals.get("engine_queue_requests"),
             stale_engines=signals.get("stale_engines"),
@@ -170,7 +173,7 @@ class GatewaySource(Source):
         t, reading = await self._page.read(TIMEOUT_SECONDS)
         self._reading = t, reading
         self._take_waited(t, reading)
-        self._take_refused(t, reading)
+        self._take_counted(t, reading)
 
     def _chosen(self, series: Sequence[Series], values: Sequence[float], _: float) -> PoolReading:
         """Return the pool that is meant. Raises SourceError where there is none, or it is not clear which."""
@@ -197,21 +200,23 @@ class GatewaySource(Source):
         while self._waited and self._waited[0][0] < t - WAITED_OVER_SECONDS:
             self._waited.popleft()
 
-    def _take_refused(self, t: float, reading: PoolReading) -> None:
+    def _take_counted(self, t: float, reading: PoolReading) -> None:
         # Dynamo's frontend has no such series before the first; of others no such series is known.
-        refused = reading.signals.get("refused_requests", 0.0)
-        if self._refused and refused < self._refused[-1][1]:
-            self._refused.clear()
-        if not reading.by_load:
-            self._refused.append((t, refused))
-        while self._refused and self._refused[0][0] < t - WAITED_OVER_SECONDS:
-            self._refused.popleft()
+        for signal, counts in self._counted.items():
+            count = reading.signals.get(signal, 0.0)
+            if counts and count < counts[-1][1]:
+                counts.clear()
+            if not reading.by_load:
+                counts.append((t, count))
+            while counts and counts[0][0] < t - WAITED_OVER_SECONDS:
+                counts.popleft()
 
-    def _refused_per_second(self) -> float | None:
-        if len(self._refused) < 2:
+    def _per_second(self, signal: str) -> float | None:
+        counts = self._counted[signal]
+        if len(counts) < 2:
             return None
-        (first, refused), (last, refused_now) = self._refused[0], self._refused[-1]
-        return (refused_now - refused) / (last - first) if last > first else None
+        (first, before), (last, now) = counts[0], counts[-1]
+        return (now - before) / (last - first) if last > first else None
 
     def _queue_seconds(self) -> float | None:
         if not self._waited:

@@ -9,7 +9,8 @@ import pytest
 from kvpressure.prometheus.client import Prometheus, Server
 from kvpressure.prometheus.names import Target
 from kvpressure.prometheus.paging import Span
-from kvpressure_incidents.alerts import AlertRows, attach, read_page, recorded
+from kvpressure_incidents.alerts import attach, read_page, recorded
+from kvpressure_incidents.reported import Rows
 from tests.support.fake_prometheus import FakePrometheus, success
 
 A = Target((("instance", "a:8000"), ("namespace", "prod"), ("pod", "a")))
@@ -22,12 +23,12 @@ def incident(target: Target, began: float = 1000.0, ended: float | None = 1300.0
     return {"target": target.name, "model_name": "m", "engine": "0", "began": began, "ended": ended, "fired": None}
 
 
-def rows(begin: float = 1020.0, end: float = 1230.0, **labels: str) -> AlertRows:
+def rows(begin: float = 1020.0, end: float = 1230.0, **labels: str) -> Rows:
     whole = {"alertname": "KVPressureCacheTooSmall", "alertstate": "firing", "severity": "warning", **labels}
     return [(whole, [(begin, end, 8)])]
 
 
-def count(found: dict[str, Any], answer: AlertRows) -> int:
+def count(found: dict[str, Any], answer: Rows) -> int:
     attach([found], recorded([answer]), (A, B, BARE), UNTIL)
     return len(found["fired"])
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import count, repeat
+from typing import Any
 
 import pytest
 
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.samples import EngineSample
-from kvpressure.model.verdict import Cause, Stage
+from kvpressure.model.verdict import Cause, Diagnosis, Stage
+from kvpressure.prometheus.names import Json
 from kvpressure_incidents import words
 from kvpressure_incidents.collect import MAX_PICTURE_POINTS, Collector, Ended
 from tests.support.advice_cases import diagnosis
@@ -18,23 +21,30 @@ from tests.support.views import engine_view
 STEP = 15.0
 LIMITS = load_thresholds()
 GAP = LIMITS.verdict.incident_gap_seconds
+_Judged = tuple[Collector, list[Ended]]
 WELL, KV, CAP = Cause.HEALTHY, Cause.KV_CACHE_PRESSURE, Cause.CONCURRENCY_BOUND
 
 
-def run(
-    causes: Iterable[Cause], waiting: float = 3.0, detail: str | None = None, **derived: float
-) -> tuple[Collector, list[Ended]]:
-    """A verdict every STEP seconds, from 0 on."""
+def judged(diagnoses: Iterable[Diagnosis], samples: Iterable[EngineSample], **derived: Any) -> _Judged:
+    """A verdict every STEP seconds, from 0 on, with what was seen."""
     collector, found = Collector({"pod": "a"}, LIMITS, STEP), list[Ended]()
-    for number, cause in enumerate(causes):
+    for number, (verdict, sample) in enumerate(zip(diagnoses, samples, strict=False)):
         t = STEP * number
-        view = engine_view(
-            t=t, diagnosis=replace(diagnosis(cause, Stage.COLLAPSED, detail), t=t), derived=dict(derived)
-        )
-        gauges = {"running": 8.0, "waiting": waiting, "kv_usage": 0.9}
-        sample = EngineSample("m", "0", gauges, {"generation_tokens": 100.0 * number})
-        found += collector.add(view, sample)
+        found += collector.add(engine_view(t=t, diagnosis=replace(verdict, t=t), derived=derived), sample)
     return collector, found
+
+
+def run(causes: Iterable[Cause], waiting: float = 3.0, detail: str | None = None) -> _Judged:
+    gauges = {"running": 8.0, "waiting": waiting, "kv_usage": 0.9}
+    samples = (EngineSample("m", "0", gauges, {"generation_tokens": 100.0 * number}) for number in count())
+    return judged((diagnosis(cause, Stage.COLLAPSED, detail) for cause in causes), samples)
+
+
+def going_on(diagnoses: Iterable[Diagnosis], **derived: Any) -> Json:
+    """The one incident of verdicts without a sample."""
+    collector, _ = judged(diagnoses, repeat(EngineSample("m", "0", {}, {})), **derived)
+    (ended,) = collector.finish(ended=True)
+    return ended.incident
 
 
 def long(seconds: float) -> int:
@@ -52,11 +62,10 @@ def test_an_incident_begins_with_the_sample_before_the_first_verdict_and_ends_wi
 
 def queued(causes: Iterable[Cause], waiting: Iterable[float], *, ended: bool = False) -> Ended:
     """The one incident of verdicts and queues, a step apart."""
-    collector, found = Collector({"pod": "a"}, LIMITS, STEP), list[Ended]()
-    for number, (cause, many) in enumerate(zip(causes, waiting, strict=True)):
-        t = STEP * number
-        view = engine_view(t=t, diagnosis=replace(diagnosis(cause, Stage.COLLAPSED), t=t), derived={})
-        found += collector.add(view, EngineSample("m", "0", {"running": 8.0, "waiting": many}, {}))
+    collector, found = judged(
+        (diagnosis(cause, Stage.COLLAPSED) for cause in causes),
+        (EngineSample("m", "0", {"running": 8.0, "waiting": many}, {}) for many in waiting),
+    )
     (one,) = [*found, *collector.finish(ended=ended)]
     return one
 
@@ -89,17 +98,11 @@ def test_why_it_is_not_known_what_was_lost_is_true_of_the_time_before(cause: Cau
 
 
 def test_its_confidence_is_that_of_the_verdict_whose_evidence_is_listed_and_none_is_not_zero() -> None:
-    def confident(*values: float) -> Ended:
-        collector = Collector({"pod": "a"}, LIMITS, STEP)
-        for number, value in enumerate(values):
-            t = STEP * number
-            view = engine_view(t=t, diagnosis=replace(diagnosis(KV), t=t, confidence=value), derived={})
-            list(collector.add(view, EngineSample("m", "0", {}, {})))
-        (one,) = collector.finish(ended=True)
-        return one
+    def confident(*values: float) -> Json:
+        return going_on(replace(diagnosis(KV), confidence=value) for value in values)
 
-    assert confident(0.7, 0.0, 0.0, 0.0).incident["confidence"] == 0.7
-    nothing = confident(0.0, 0.0).incident
+    assert confident(0.7, 0.0, 0.0, 0.0)["confidence"] == 0.7
+    nothing = confident(0.0, 0.0)
     assert nothing["confidence"] is None
     assert not any("confidence" in line for line in words.lines(nothing))
 
@@ -168,22 +171,10 @@ def test_a_picture_has_the_time_before_and_stays_small_however_long_it_was() -> 
 
 
 def test_replicas_that_would_have_served_are_a_peak_where_demand_is_known() -> None:
-    collector = Collector({"pod": "a"}, LIMITS, STEP)
-    view = engine_view(
-        t=0.0, diagnosis=replace(diagnosis(KV), t=0.0), derived={"demand_replicas": {"kv_tokens": 2.0 * 0.7}}
-    )
-    list(collector.add(view, EngineSample("m", "0", {}, {})))
-    (one,) = collector.finish(ended=True)
-    assert one.incident["peak"]["desired_replicas"] == -(-1.4 // LIMITS.scaling.target_ratio) == 2
+    incident = going_on([diagnosis(KV)], demand_replicas={"kv_tokens": 2.0 * 0.7})
+    assert incident["peak"]["desired_replicas"] == -(-1.4 // LIMITS.scaling.target_ratio) == 2
 
 
 def test_replicas_that_would_have_served_are_four_more_or_double_in_five_minutes() -> None:
-    collector = Collector({"pod": "a"}, LIMITS, STEP)
-    for number in range(long(660)):
-        t = STEP * number
-        view = engine_view(
-            t=t, diagnosis=replace(diagnosis(KV), t=t), derived={"demand_replicas": {"kv_tokens": 3332.0}}
-        )
-        list(collector.add(view, EngineSample("m", "0", {}, {})))
-    (one,) = collector.finish(ended=True)
-    assert one.incident["peak"]["desired_replicas"] == (1 + 4) * 2 * 2
+    incident = going_on([diagnosis(KV)] * long(660), demand_replicas={"kv_tokens": 3332.0})
+    assert incident["peak"]["desired_replicas"] == (1 + 4) * 2 * 2

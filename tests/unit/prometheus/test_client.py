@@ -9,6 +9,8 @@ import re
 import socket
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -17,11 +19,25 @@ from kvpressure.prometheus.client import LARGEST_ANSWER_BYTES, Prometheus, Serve
 from kvpressure.prometheus.paging import Span, in_pages
 from tests.support.fake_prometheus import Answer, FakePrometheus, Headed, Request, dripping, failure, success
 
+_Asking = tuple[FakePrometheus, Prometheus]
 EMPTY = success({"resultType": "matrix", "result": []})
 
 
-def client(server: FakePrometheus, waits: list[float] | None = None, seconds: float = 30.0) -> Prometheus:
-    return Prometheus(Server(server.url, deadline_seconds=seconds), wait=(waits if waits is not None else []).append)
+@contextmanager
+def asking(behaviour: Callable[[Request], Answer], waits: list[float] | None = None) -> Iterator[_Asking]:
+    """A Prometheus that answers so, and a client of it that does not wait."""
+    wait = (waits if waits is not None else []).append
+    with (
+        FakePrometheus(behaviour) as server,
+        Prometheus(Server(server.url), wait=wait) as client,
+    ):
+        yield server, client
+
+
+def refused(answer: Answer, kind: type[PrometheusError], said: str) -> _Asking:
+    with asking(lambda _: answer) as (server, prometheus), pytest.raises(kind, match=said):
+        prometheus.range("up", 0, 60, 15)
+    return server, prometheus
 
 
 @pytest.mark.parametrize(
@@ -29,10 +45,7 @@ def client(server: FakePrometheus, waits: list[float] | None = None, seconds: fl
     [
         (failure(401, "no"), "requires credentials (it says: no); give --http.config.file"),
         (failure(403, "tenant"), "forbids /api/v1/query_range to these credentials"),
-        (
-            (404, b"404 page not found"),
-            "(it says: 404 page not found); is it a Prometheus? Mimir",
-        ),
+        ((404, b"404 page not found"), "(it says: 404 page not found); is it a Prometheus? Mimir"),
         ((404, b"<html><title>Not found</title>"), "/api/v1/query_range; is it a Prometheus?"),
         (failure(400, "invalid parameter: no org id"), "http_headers: {X-Scope-OrgID: {values: [TENANT]}}"),
         (failure(400, "parse error: unexpected }"), "unexpected }); check --selector"),
@@ -42,24 +55,17 @@ def client(server: FakePrometheus, waits: list[float] | None = None, seconds: fl
     ],
 )
 def test_what_a_refusal_means(answer: Answer, said: str) -> None:
-    with FakePrometheus(lambda _: answer) as server, client(server) as prometheus:
-        with pytest.raises(PrometheusError, match=re.escape(said)):
-            prometheus.range("up", 0, 60, 15)
-        assert len(server.requests) == 1
+    server, _ = refused(answer, PrometheusError, re.escape(said))
+    assert len(server.requests) == 1
 
 
 def test_a_server_that_is_busy_is_asked_again_and_not_for_ever() -> None:
     waits: list[float] = []
     answers = [failure(503, "overloaded"), failure(429, "slow down"), EMPTY]
-    with FakePrometheus(lambda _: answers.pop(0)) as server, client(server, waits) as prometheus:
+    with asking(lambda _: answers.pop(0), waits) as (_, prometheus):
         assert prometheus.range("up", 0, 60, 15) == []
     assert waits == [1.0, 4.0]
-    with (
-        FakePrometheus(lambda _: failure(500, "broken")) as server,
-        client(server, waits) as prometheus,
-        pytest.raises(PrometheusError, match=r"answered 500 .* is it overloaded\? \(4 attempts\)"),
-    ):
-        prometheus.range("up", 0, 60, 15)
+    refused(failure(500, "broken"), PrometheusError, r"answered 500 .* is it overloaded\? \(4 attempts\)")
 
 
 @pytest.mark.parametrize(("code", "again"), [(socket.EAI_NONAME, False), (socket.EAI_AGAIN, True)])
@@ -70,10 +76,7 @@ def test_a_name_that_does_not_exist_is_not_looked_up_again(code: int, again: boo
 
 
 def test_where_posts_are_not_allowed_it_is_a_get() -> None:
-    with (
-        FakePrometheus(lambda one: (405, b"") if one.method == "POST" else EMPTY) as server,
-        client(server) as prometheus,
-    ):
+    with asking(lambda asked: (405, b"") if asked.method == "POST" else EMPTY) as (server, prometheus):
         prometheus.range("up", 0, 60, 15)
         assert [request.method for request in server.requests] == ["POST", "GET"]
         assert server.requests[1].query["query"] == "up"
@@ -95,7 +98,7 @@ def test_what_is_too_much_is_asked_for_in_halves(status: int, said: str) -> None
         seconds = float(request.query["end"]) - float(request.query["start"])
         return failure(status, said) if seconds > 3600 else EMPTY
 
-    with FakePrometheus(behaviour) as server, client(server) as prometheus:
+    with asking(behaviour) as (server, prometheus):
         answers = list(in_pages(Span(0, 14_400), 60, 900, lambda one: prometheus.range("up", *_of(one), 60)))
         pieces = [Span(float(one.query["start"]), float(one.query["end"])) for one in server.requests]
         answered = [one for one in pieces if one.seconds <= 3600]
@@ -107,12 +110,7 @@ def test_what_is_too_much_is_asked_for_in_halves(status: int, said: str) -> None
 
 def test_an_answer_that_is_too_large_is_not_read_to_its_end() -> None:
     huge = b'{"status":"success","data":{"resultType":"matrix","result":[' + b" " * (LARGEST_ANSWER_BYTES + (1 << 20))
-    with (
-        FakePrometheus(lambda _: (200, huge)) as server,
-        client(server) as prometheus,
-        pytest.raises(TooMuchError, match="larger than 24 MiB"),
-    ):
-        prometheus.range("up", 0, 60, 15)
+    refused((200, huge), TooMuchError, "larger than 24 MiB")
 
 
 def test_a_server_that_says_when_is_left_alone_until_then_but_not_for_ever() -> None:
@@ -123,7 +121,7 @@ def test_a_server_that_says_when_is_left_alone_until_then_but_not_for_ever() -> 
         after = next(told, None)
         return EMPTY if after is None else (429, Headed(b"slow down", {"Retry-After": after}))
 
-    with FakePrometheus(behaviour) as server, client(server, waits) as prometheus:
+    with asking(behaviour, waits) as (_, prometheus):
         assert prometheus.range("up", 0, 60, 15) == []
     assert waits == [7.0, 120.0, 16.0]
 
@@ -152,10 +150,8 @@ def test_an_answer_whose_head_or_body_drips_in_ends_at_the_deadline(head: bytes)
 )
 def test_an_answer_that_unpacks_to_gigabytes_is_not_unpacked_whole() -> None:
     bomb = 200, Headed(gzip.compress(bytes(1 << 28), 1), {"Content-Encoding": "gzip"})
-    with FakePrometheus(lambda _: bomb) as server, client(server) as prometheus:
-        with pytest.raises(TooMuchError, match="larger than 24 MiB"):
-            prometheus.range("up", 0, 60, 15)
-        assert prometheus.received_bytes == LARGEST_ANSWER_BYTES + 1
+    _, prometheus = refused(bomb, TooMuchError, "larger than 24 MiB")
+    assert prometheus.received_bytes == LARGEST_ANSWER_BYTES + 1
 
 
 def test_an_error_keeps_its_words_on_its_way_from_another_process() -> None:
@@ -176,17 +172,12 @@ def test_an_error_keeps_its_words_on_its_way_from_another_process() -> None:
 )
 def test_series_that_are_none_are_an_error_of_the_server(series: object) -> None:
     odd = (200, {"status": "success", "data": {"resultType": "matrix", "result": [series]}, "warnings": 3})
-    with (
-        FakePrometheus(lambda _: odd) as server,
-        client(server) as prometheus,
-        pytest.raises(PrometheusError, match="series that are none"),
-    ):
-        prometheus.range("up", 0, 60, 15)
+    refused(odd, PrometheusError, "series that are none")
 
 
 def test_warnings_of_answers_that_are_not_complete_are_kept() -> None:
     partial = success({"resultType": "matrix", "result": []}, "store 10.0.0.1 timed out", "store 10.0.0.1 timed out")
-    with FakePrometheus(lambda _: partial) as server, client(server) as prometheus:
+    with asking(lambda _: partial) as (_, prometheus):
         prometheus.range("up", 0, 60, 15)
         prometheus.range("up", 60, 120, 15)
         assert list(prometheus.warnings) == ["store 10.0.0.1 timed out"]

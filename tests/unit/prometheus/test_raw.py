@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
 from kvpressure.engines.reader import PageReader
+from kvpressure.model.samples import EnginePage
 from kvpressure.prometheus.names import Selection, Spelled, Target, all_names, labelled_engine, spelled, target_of
 from kvpressure.prometheus.raw import PageMaker, interval_of
 from kvpressure.prometheus.targets import Discovered
@@ -32,21 +33,23 @@ def answer(pages: Mapping[float, str], **labels: str) -> list[dict[str, Any]]:
     return list(found.values())
 
 
+def pages_of(series: list[dict[str, Any]]) -> Iterator[EnginePage]:
+    return PageMaker(VLLM, target_of(TARGET, VLLM), 15.0).pages(series)
+
+
 @pytest.mark.parametrize("name", ["vllm-0.12.0-multiprocess", "vllm-0.32.0-two-ranks"])
 def test_the_page_is_the_one_that_the_reader_reads(name: str) -> None:
     text = (FIXTURES / "pages" / f"{name}.prom").read_text()
-    target = target_of({**TARGET, "model_name": "m", "engine": "0"}, VLLM)
-    made = list(PageMaker(VLLM, target, 15.0).pages(answer({100.0: text, 115.0: text})))
+    made = list(pages_of(answer({100.0: text, 115.0: text})))
     assert made == [PageReader().read(text.encode(), t) for t in (100.0, 115.0)]
 
 
 def test_samples_of_one_scrape_may_be_a_little_apart_and_copies_count_once() -> None:
     text = (FIXTURES / "pages" / "vllm-0.32.0-two-ranks.prom").read_text()
-    target = target_of({**TARGET, "model_name": "m", "engine": "0"}, VLLM)
     first = answer({100.0: text, 115.0: text}, prometheus_replica="a")
     late = [{**one, "values": [[t + 0.02, value] for t, value in one["values"]]} for one in first[::2]]
     copies = answer({115.0: text}, prometheus_replica="b")
-    (whole, again) = PageMaker(VLLM, target, 15.0).pages([*late, *first[1::2], *copies])
+    (whole, again) = pages_of([*late, *first[1::2], *copies])
     assert [engine.counters for engine in whole.engines] == [
         engine.counters for engine in PageReader().read(text.encode(), 100.0).engines
     ]
@@ -59,22 +62,20 @@ def counts(pages: Any) -> list[tuple[float, list[int]]]:
 
 def test_a_page_is_of_one_of_the_servers_that_scrape_at_times_of_their_own() -> None:
     text = (FIXTURES / "pages" / "vllm-0.32.0-two-ranks.prom").read_text()
-    target = target_of({**TARGET, "model_name": "m", "engine": "0"}, VLLM)
     first = answer({100.0 + 15 * turn: text for turn in range(8)}, prometheus_replica="a")
     second = answer({107.0 + 15 * turn: text for turn in range(8)}, prometheus_replica="b")
     for one in first[::2]:
         del one["values"][-1]  # such as of a scrape that was cut by the end of what was asked
     whole = [len(engine.counters) for engine in PageReader().read(text.encode(), 100.0).engines]
-    made = counts(PageMaker(VLLM, target, 15.0).pages([*first, *second]))
+    made = counts(pages_of([*first, *second]))
     assert made == [(107.0 + 15 * turn, whole) for turn in range(8)]
 
 
 def test_what_one_server_missed_is_taken_from_the_other() -> None:
     text = 'vllm:num_requests_running{engine="0",model_name="m"} 1\n'
-    target = target_of({**TARGET, "model_name": "m", "engine": "0"}, VLLM)
     first = answer({100.0 + 15 * turn: text for turn in range(20) if turn not in (5, 6, 7)}, prometheus_replica="a")
     second = answer({105.0 + 15 * turn: text for turn in range(10)}, prometheus_replica="b")
-    times = [page.t for page in PageMaker(VLLM, target, 15.0).pages([*first, *second])]
+    times = [page.t for page in pages_of([*first, *second])]
     assert times[:8] == [100.0, 115.0, 130.0, 145.0, 160.0, 180.0, 195.0, 220.0]
     assert len(times) == 19
 
@@ -82,15 +83,13 @@ def test_what_one_server_missed_is_taken_from_the_other() -> None:
 def test_series_that_come_later_are_there_from_then_on() -> None:
     text = 'vllm:num_requests_running{engine="0",model_name="m"} 1\n'
     more = text + 'vllm:request_success_total{engine="0",finished_reason="stop",model_name="m"} 5\n'
-    target = target_of({**TARGET, "model_name": "m", "engine": "0"}, VLLM)
-    before, after = PageMaker(VLLM, target, 15.0).pages(answer({100.0: text, 115.0: more}))
+    before, after = pages_of(answer({100.0: text, 115.0: more}))
     assert (before.engines[0].counters, after.engines[0].counters) == ({}, {"finished": 5.0})
 
 
 def test_scrapes_that_come_too_often_are_thinned() -> None:
     text = 'vllm:num_requests_running{engine="0",model_name="m"} 1\n'
-    target = target_of({**TARGET, "model_name": "m", "engine": "0"}, VLLM)
-    made = PageMaker(VLLM, target, 15.0).pages(answer({100.0 + 5 * turn: text for turn in range(10)}))
+    made = pages_of(answer({100.0 + 5 * turn: text for turn in range(10)}))
     assert [page.t for page in made] == [100.0, 115.0, 130.0, 145.0]
     assert interval_of([0.0, 15.0, 30.0, 75.0]) == 15.0
     assert interval_of([0.0, 15.0]) is None
@@ -110,7 +109,7 @@ def test_both_models_of_a_page_by_triton_are_of_one_target() -> None:
     text = "".join(f'vllm:num_requests_running{{model="{model}",version="1"}} 3\n' for model in "ab")
     series = answer({100.0: text})
     assert len({target_of(one["metric"], VLLM) for one in series}) == 1
-    (page,) = PageMaker(VLLM, target_of(series[0]["metric"], VLLM), 15.0).pages(series)
+    (page,) = pages_of(series)
     assert [(one.model_name, one.gauges["running"]) for one in page.engines] == [("a", 3.0), ("b", 3.0)]
 
 
@@ -123,7 +122,7 @@ def test_engines_of_several_servers_are_those_of_their_rank() -> None:
     )
     series = answer({100.0: text})
     (target,) = {target_of(one["metric"], VLLM) for one in series}
-    (page,) = PageMaker(VLLM, target, 15.0).pages(series)
+    (page,) = pages_of(series)
     assert [one.engine for one in page.engines] == ["0@a", "0@b"]
     selected = Discovered(target, "vllm", 15.0, engines=frozenset({labelled_engine(series[0]["metric"], VLLM)}))
     incidents = [{"model_name": one.model_name, "engine": one.engine} for one in page.engines]

@@ -120,15 +120,22 @@ async def test_a_dynamo_frontend_under_another_prefix_has_its_queue_and_says_who
         PageReader().read(page, 1.0)
 
 
-def test_requests_that_a_frontend_refuses_are_counted_over_a_minute_and_over_its_restarts():
+@pytest.mark.parametrize("signal", ["refused_requests", "failed_requests"])
+def test_requests_that_a_frontend_does_not_serve_are_counted_over_a_minute_and_over_its_restarts(signal: str):
     source = made()
-    for t, refused in ((0.0, None), (30.0, 3), (60.0, 33), (90.0, 63)):
-        source._take_refused(
-            t, PoolReading("", {} if refused is None else {"refused_requests": refused}, by_load=False)
-        )
-    assert source._refused_per_second() == 1.0
-    source._take_refused(100.0, PoolReading("", {"refused_requests": 2}, by_load=False))
-    assert source._refused_per_second() is None
+    for t, count in ((0.0, None), (30.0, 3), (60.0, 33), (90.0, 63)):
+        source._take_counted(t, PoolReading("", {} if count is None else {signal: count}, by_load=False))
+    assert source._per_second(signal) == 1.0
+    source._take_counted(100.0, PoolReading("", {signal: 2}, by_load=False))
+    assert source._per_second(signal) is None
+
+
+def test_of_a_frontends_errors_those_count_that_are_no_clients_own():
+    line = 'dynamo_frontend_requests_total{endpoint="completions",error_type="%s",model="tiny",status="error"} %d\n'
+    errors = {"internal": 5, "response_timeout": 2, "cancelled": 70, "validation": 40, "overload": 9}
+    page = (DYNAMO / "frontend-1.4.0.prom").read_bytes() + "".join(line % one for one in errors.items()).encode()
+    (pool,) = pools(page)
+    assert pool.signals["failed_requests"] == 7
 
 
 LISTED = b"".join(
