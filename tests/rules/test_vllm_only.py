@@ -187,7 +187,8 @@ def test_only_series_are_asked_for_that_some_vllm_has_or_these_rules_record(rule
 def test_labels_by_which_people_know_their_engines_survive(rule) -> None:
     for node in walk(promql.parse(rule["expr"])):
         if isinstance(node, promql.AggregateExpr):
-            if {one.name for one in selectors(node.prettify())} <= OF_OTHERS | OF_POOLS | OF_WORKLOADS:
+            asked = {one.name for one in selectors(node.prettify())}
+            if asked <= OF_OTHERS | OF_POOLS or asked & OF_WORKLOADS:
                 # Of a pool, a workload or a pod, which are found again by where they are.
                 assert {"cluster", "namespace"} <= set(node.modifier.labels), node
                 continue
