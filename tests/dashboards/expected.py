@@ -21,7 +21,7 @@ IN: Final[dict[str, tuple[str, ...]]] = {
             *("Tokens/s lost to pressure", "Engines by cause", "Engines under KV cache pressure"),
             *("KV pressure score of the worst engine", "KV cache in use", "Tokens/s generated and lost to pressure"),
             *("Tokens/s lost to pressure, by namespace and model", "Demand", "Preemptions"),
-            "Memory-high-compute-low score of the worst engine",
+            *("Memory-high-compute-low score of the worst engine", "Hottest replica above the median"),
             *("Time to first token of the slowest engine", "Time between tokens of the slowest engine"),
         ),
         RECORDED,
