@@ -50,6 +50,9 @@ _FLEET: Final = frozenset(
         "kv_free_tokens",
         "kv_exhaustion_seconds",
         "queue_unserved_seconds",
+        # What tells uneven replicas, and why they are.
+        "queue_drain_seconds",
+        "prefix_cache_hit_ratio",
         # Load, output, and the loss of trouble.
         "requests_running",
         "requests_waiting",
