@@ -75,7 +75,7 @@ def test_a_slow_body_is_not_waited_for(method: bytes, status: int) -> None:
             slow = await served.client(method + b" /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\nx")
             assert (await slow.answer())[0] == status
             assert await slow.gone()
-            assert asyncio.get_running_loop().time() - began < 5  # a busy machine's page may take a tick or two
+            assert asyncio.get_running_loop().time() - began < 1
             assert len(served.server.connections) == 0
 
     virtually(story())

@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from typing import Any, TypeVar
+from unittest import mock
 
 T = TypeVar("T")
 
@@ -46,8 +48,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._virtual.now
 
     def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+        return self._awaited(super().run_in_executor(executor, func, *args))
+
+    def wrap_future(self, work: Future[T]) -> asyncio.Future[T]:
+        """`asyncio.wrap_future` of a pool's work, for which time waits as for that of `run_in_executor`."""
+        return self._awaited(asyncio.futures.wrap_future(work, loop=self))
+
+    def _awaited(self, future: asyncio.Future[T]) -> asyncio.Future[T]:
         self._virtual.threads += 1
-        future = super().run_in_executor(executor, func, *args)
         future.add_done_callback(self._ended)
         return future
 
@@ -71,4 +79,7 @@ class LoopClock:
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run to the end on a virtual loop."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        return runner.run(main)
+        loop = runner.get_loop()
+        assert isinstance(loop, VirtualLoop)
+        with mock.patch.object(asyncio, "wrap_future", loop.wrap_future):
+            return runner.run(main)

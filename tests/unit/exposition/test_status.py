@@ -307,9 +307,9 @@ def test_every_key_of_the_json_is_documented():
 
 
 def test_numbers_read_as_the_examples_beside_them_say():
-    for module in (wording, values):
+    for module, least in ((wording, 6), (values, 2)):
         tried = doctest.testmod(module)
-        assert (tried.attempted > 1, tried.failed) == (True, 0)
+        assert (tried.attempted >= least, tried.failed) == (True, 0)
 
 
 def test_a_gpu_library_that_is_not_on_the_machine_is_not_present_and_no_fault():
