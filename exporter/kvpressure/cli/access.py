@@ -32,7 +32,7 @@ access_option = click.option(
 )
 """Read by `access_of`."""
 
-context_option = click.option("--context", default=None, help="Of kubectl, through which pods are reached.")
+context_option = click.option("--context", default=None, help="The kubectl context through which pods are reached.")
 
 namespace_option = click.option("-n", "--namespace", default="", help="Kubernetes namespace of the engine.")
 
