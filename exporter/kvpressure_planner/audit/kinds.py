@@ -10,10 +10,9 @@ from typing import Any, Final
 import yaml
 
 from kvpressure.commandline.options import Dialect, Given
-from kvpressure.commandline.words import Budget
 from kvpressure.config import strict_yaml
 from kvpressure.config.strict_yaml import ConfigError, Path
-from kvpressure.launch import Reading, read_limits, read_start, runtime_of
+from kvpressure.launch import Reading, read_limits, runtime_of
 from kvpressure.runtimes.registry import ASSUMED, RUNTIMES
 from kvpressure.runtimes.registry import named as runtime_named
 from kvpressure.runtimes.starting import Chart
@@ -59,14 +58,16 @@ class Special:
 
     def applied(self, engine: Engine) -> Engine:
         """Return the engine as this format has it."""
-        style, resources, replicas = self.style or engine.declared.style, engine.resources, engine.replicas
+        style, resources, replicas = self.style or engine.style, engine.resources, engine.replicas
         if not resources.memory and not resources.requested and (style in {"kwargs", "config"} or not self.takes_pod):
             resources = replace(resources, at=())
         if self.count and not replicas.key.startswith("min"):
             replicas = counted(engine.item, self.count)
         return replace(
             engine,
-            declared=replace(engine.declared, style=style, behind=self.behind, chart=self.chart),
+            style=style,
+            behind=self.behind,
+            chart=self.chart,
             resources=replace(resources, **{name: value for name, value in self.resources.items() if value}),
             **{"replicas": replicas, **{name: value for name, value in self.named.items() if value}},
         )
@@ -110,7 +111,7 @@ def words_of(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _by_options(words: tuple[str, ...], described: Described = Described()) -> Reading:  # noqa: B008 - frozen
-    return read_limits(read_start(COMMAND, words, described.env, Budget(), described.files))
+    return read_limits(Described("", COMMAND, words, described.env, described.files).start())
 
 
 def _wrong_mapping(value: Any, item: Item, at: Path) -> tuple[Problem, ...]:
@@ -267,20 +268,21 @@ def _predictor(item: Item, at: Path, spec: Mapping[str, Any], given: Manifests) 
     own = describe(item, at, given, {})
     name = text(spec.get("runtime"))
     runtime = next((each for each in given.of("ServingRuntime", "ClusterServingRuntime") if each.name == name), None)
-    behind: tuple[Item, Path] | None = None
-    wrong = own.wrong
+    behind = None if runtime is None else (runtime, ("spec", "containers", 0))
+    first = Described() if behind is None else describe(*behind, given, {})
+    both = Described(
+        command=own.command or first.command,
+        args=(*first.args, *own.args),
+        env={**first.env, **own.env},
+        files={**first.files, **own.files},
+        wrong=(*first.wrong, *own.wrong),
+    )
+    reading = read_limits(both.start())
     if runtime is None:
         which = f"the ServingRuntime {name}" if name else "the ServingRuntime that KServe picks"
-        reading = read_limits(read_start(own.command, own.args, own.env, Budget(), own.files))
         reading = replace(reading, hidden=(*reading.hidden, f"{which} is not among the manifests"))
-    else:
-        behind = runtime, ("spec", "containers", 0)
-        first = describe(runtime, behind[1], given, {})
-        command, args = own.command or first.command, (*first.args, *own.args)
-        start = read_start(command, args, {**first.env, **own.env}, Budget(), {**first.files, **own.files})
-        reading, wrong = read_limits(start), (*first.wrong, *own.wrong)
     named = {"model": text(spec.get("storageUri")), "container": text(spec.get("name")) or "model"}
-    described = replace(own, wrong=wrong)
+    described = replace(own, wrong=both.wrong)
     return Special(described, reading, tuple(spec), own.wrong, "args", behind=behind, named=named)
 
 
@@ -292,7 +294,7 @@ def _llm_inference(item: Item, at: Path, spec: Mapping[str, Any], given: Manifes
     main = next((i for i, container in enumerate(containers) if text(get(container, "name")) == "main"), 0)
     where: Path = (*at, "template", "containers", main) if containers else at
     own = describe(item, where, given, {})
-    start = read_start(own.command, own.args, own.env, Budget(), own.files, own.image)
+    start = own.start()
     runtime = runtime_of(own.image, start)
     if runtime is None and (own.image or not ASSUMED.kserve.by_default):
         return None
