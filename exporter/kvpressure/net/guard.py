@@ -133,6 +133,10 @@ class Guard(Generic[T]):
             latest = replace(latest, error=f"{self._silence} for {waited:.0f} s: it hangs, or something drops packets")
         return replace(latest, usual_seconds=usual, longest_seconds=max(*self._durations, *under_way, 0.0))
 
+    def count(self, reason: str) -> None:
+        """Count an error within a reading that succeeds."""
+        self._health.count(reason)
+
     async def attempt(self, read: Callable[[], Awaitable[T]], deliver: Callable[[T], None] | None = None) -> T | None:
         """Read once within the deadline; return the value after `deliver` was called with it, None when that failed.
 
