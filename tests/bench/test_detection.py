@@ -15,13 +15,13 @@ from bench.detection.judge import Outcome, outcome, watched
 from bench.detection.score import Score
 from bench.detection.table import by_variant, confusion_table, merged, percent, variants_table
 from bench.detection.variants import AS_IS, PRIOR, VARIANTS, chosen, live_names
-from bench.simulator.server import filter_page
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engines.reader import PageReader
 from kvpressure.engines.recordings import TraceError, TraceLine, read_trace, stem
 from kvpressure.runtimes.table import COUNTERS
 from kvpressure.runtimes.vllm.metrics import POLL_NAMES
+from tests.support.servers import restrict
 
 TRACES = sorted(RECORDINGS.glob("*.jsonl.xz"))
 RIGHT_RATIO = 0.97
@@ -95,7 +95,7 @@ def test_the_live_set_of_names_is_what_a_filtered_page_holds() -> None:
     thinned = list(live_names(frames(), random.Random(1)))
     assert thinned[0].page.engines[0].histograms
     for line, frame in list(zip(lines, thinned, strict=True))[1:6]:
-        small = reader.read(filter_page(line.page, POLL_NAMES), line.t)
+        small = reader.read(restrict(line.page, POLL_NAMES), line.t)
         assert frame.page.engines == tuple(replace(sample, cache=None) for sample in small.engines)
 
 
