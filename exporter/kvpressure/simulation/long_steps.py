@@ -1,7 +1,7 @@
 """How long steps take where sessions come back, out of intervals of minutes: a division of their time, with no prior.
 
 `steps` leans on a prior of cards, and puts down to the tokens that precede a prompt's what here shows by itself: with
-it, 32 of 39 of the lab's hits were within 0.05 where 35 are (`bench/working_set`).
+it, 32 of 39 of the lab's hits were within 0.05 where 35 are (`bench/advice/eviction.py`).
 """
 
 from __future__ import annotations
