@@ -37,9 +37,8 @@ BAR_END_SECONDS: Final = 2.0
 WARM_UP_SECONDS: Final = 5.0
 IN_A_POD: Final = """
 import pathlib
-from kvpressure.kubernetes import service_account
 from kvpressure.kubernetes.watch import connection
-connection.service_account = lambda: service_account.ServiceAccount({server!r}, pathlib.Path({folder!r}))
+connection.service_account = lambda: connection.ServiceAccount({server!r}, pathlib.Path({folder!r}))
 """
 
 

@@ -307,9 +307,8 @@ def in_a_pod(folder: Path, server: str) -> str:
     (folder / "token").write_text("t")
     return f"""
 import pathlib
-from kvpressure.kubernetes import service_account
 from kvpressure.kubernetes.watch import connection
-connection.service_account = lambda: service_account.ServiceAccount({server!r}, pathlib.Path({str(folder)!r}))
+connection.service_account = lambda: connection.ServiceAccount({server!r}, pathlib.Path({str(folder)!r}))
 """
 
 

@@ -288,9 +288,8 @@ def test_auto_is_on_where_a_cluster_and_its_token_are(tmp_path: Path, monkeypatc
 
 
 def test_the_client_is_not_loaded_before_it_is_needed() -> None:
-    code = (
-        "import sys, kvpressure.kubernetes.watch; print({'aiohttp', 'kvpressure.kubernetes.client'} & set(sys.modules))"
-    )
+    loaded = "{'aiohttp', 'kvpressure.kubernetes.watch.connection'} & set(sys.modules)"
+    code = f"import sys, kvpressure.kubernetes.watch; print({loaded})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "set()"
 

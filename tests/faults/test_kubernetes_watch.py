@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from kvpressure.kubernetes import service_account
 from kvpressure.kubernetes.objects.pods import PodReader
 from kvpressure.kubernetes.watch import KubernetesSource, connection
 from kvpressure.kubernetes.watch.resource import Tuning
 from kvpressure.model.samples import SourceHealth
+from kvpressure.net import credentials
 from tests.stubs import kube_api
 from tests.stubs.kube_api import Fault, KubeApi, engine_pod
 from tests.support import certificates
@@ -57,7 +57,7 @@ async def test_an_api_server_that_goes_away_leaves_the_last_known_pods(api: Kube
         await api.stop()
         await until(lambda: pods_health(source).reason == "unreachable")
         assert names(source) == ["a-0"]
-        assert "no connection to the API server 127.0.0.1:" in pods_health(source).error
+        assert "no connection to the API server: connection refused by http://127.0.0.1:" in pods_health(source).error
         (stale,) = view(source).containers.values()
         await asyncio.sleep(0.05)
         assert next(iter(view(source).containers.values())).t == stale.t >= state.t
@@ -379,7 +379,7 @@ async def test_in_a_pod_the_service_account_and_its_rotated_token_are_used_over_
     (account / "ca.crt").write_bytes(authority.ca_file.read_bytes())
     (account / "namespace").write_text("monitoring")
     (account / "token").write_text("first")
-    monkeypatch.setattr(service_account, "FOLDER", account)
+    monkeypatch.setattr(credentials, "TOKEN_FILE", account / "token")
     context = certificates.server_context(*authority.issue("api"))
     async with KubeApi(token="first", tls=context) as api:
         api.put("pods", engine_pod("a-0"))
@@ -402,7 +402,7 @@ async def test_a_server_with_a_strangers_certificate_gets_no_token(
     async with KubeApi(tls=certificates.server_context(*stranger.issue("api"))) as api:
         (tmp_path / "ca.crt").write_bytes(ours.ca_file.read_bytes())
         (tmp_path / "token").write_text("secret")
-        account = service_account.ServiceAccount(f"https://127.0.0.1:{api.port}", tmp_path)
+        account = connection.ServiceAccount(f"https://127.0.0.1:{api.port}", tmp_path)
         monkeypatch.setattr(connection, "service_account", lambda: account)
         async with following_as_it_is() as source:
             await until(lambda: pods_health(source).reason == "tls")
@@ -422,21 +422,3 @@ async def test_redirects_are_not_followed_with_our_token(api: KubeApi, tmp_path:
         async with following(api, tmp_path) as source:
             await until(lambda: pods_health(source).reason == "http_status")
             assert elsewhere.asked == []
-
-
-async def test_a_connection_that_cannot_even_be_closed_does_not_end_the_watching(
-    api: KubeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = connection.Watch.close
-
-    def broken(watch: connection.Watch) -> None:
-        real(watch)
-        raise RuntimeError("event loop of another stack")
-
-    monkeypatch.setattr(connection.Watch, "close", broken)
-    async with following(api, tmp_path) as source:
-        await until(lambda: names(source) == ["a-0"])
-        await api.stop()
-        await until(lambda: pods_health(source).reason == "unreachable")
-        await api.start()
-        await follows_again(api, source)

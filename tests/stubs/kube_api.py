@@ -18,7 +18,7 @@ from typing import Any
 
 from aiohttp import web
 
-from kvpressure.kubernetes.service_account import ServiceAccount
+from kvpressure.kubernetes.watch.connection import ServiceAccount
 
 Object = dict[str, Any]
 Fault = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -72,12 +72,12 @@ def of_metrics() -> str:
 
 
 def of_bundle() -> dict[str, str]:
-    """Return the golden texts of the bundle, by flavour and kind."""
+    """Return the golden texts of the bundle: rules and boards of each flavour, so that an alert changes one file."""
     texts: dict[str, str] = {}
     for path, content in oracle.of_bundle():
         flavour, kind, *rest = path.split("/")
         if kind in {"prometheus", "alertmanager"}:
-            group = f"{flavour}-{rest[0] if kind == 'prometheus' else kind}"
+            group = f"{flavour}-rules"
             texts[group] = texts.get(group, "") + f"== {'/'.join(rest)}\n{content}"
         elif path.endswith(".json") and kind == "grafana":
             group = f"{flavour}-boards"

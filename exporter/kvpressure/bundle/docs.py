@@ -95,8 +95,7 @@ def _table(keys: Iterable[str], thresholds: Thresholds) -> str:
 def _section(name: str, rules: Sequence[Alert]) -> str:
     parts = [f"\n## {name}\n\n"]
     for rule in rules:
-        keeps = f", keeps firing {kept}" if (kept := rule.rule.get("keep_firing_for")) else ""
-        parts.append(f"**{rule.severity}**, for {rule.rule['for']}{keeps}: {rule.words}\n\n")
+        parts.append(f"**{rule.severity}**: {rule.words}\n\n")
         parts.append(f"```promql\n{rule.condition}\n```\n\n")
     if rules[0].muted_by:
         parts.append(

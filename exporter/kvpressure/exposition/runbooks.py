@@ -44,6 +44,7 @@ _ADDRESS = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-
 _SLOT = re.compile("|".join(f"{re.escape(name)}\\b" for name in PLACEHOLDERS))
 _MATCHER = re.compile(rf'\w+="({_SLOT.pattern})",?\s*')
 _LINK = re.compile(r"([A-Za-z]+)\.md(#[\w-]*)?")
+_MEANING = re.compile(r"\n## Meaning\n\n(.*?)[.:]\s", re.DOTALL)
 _FOLDER: Final = Path(__file__).parents[1] / "runbooks"
 
 
@@ -61,9 +62,17 @@ def source(name: str) -> str:
 
 
 def for_people(name: str) -> str:
-    """Return the source with a table of every runtime's names for the flags in it. Raises KeyError."""
+    """Return the source with every runtime's names for the flags in it; in `INDEX` with the list. Raises KeyError."""
     text = source(name)
+    if name == INDEX:
+        text = text.replace("\n## ", f"\n{_list()}\n## ", 1)
     return text + _flags_of_runtimes(text)
+
+
+def _list() -> str:
+    """Return a table of the runbooks, each with what it says first."""
+    rows = ((name, " ".join(_MEANING.split(source(name))[1].split())) for name in names())
+    return "| alert | meaning |\n|---|---|\n" + "".join(f"| [{name}]({name}.md) | {said} |\n" for name, said in rows)
 
 
 def _flags_of_runtimes(text: str) -> str:

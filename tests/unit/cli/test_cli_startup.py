@@ -58,7 +58,7 @@ USED = {
 ROOMS = {
     "kvpressure.bundle": {"generate"},
     "kvpressure_planner.audit": {"audit"},
-    "kvpressure.kubernetes.client": set(),
+    "kvpressure.kubernetes.watch.connection": set(),
     "kvpressure.kubernetes.kubectl": set(),
     "kvpressure.daemon.exporter": {"run", "demo"},
     "kvpressure.daemon.pollers": {"run", "demo", "whatif"},

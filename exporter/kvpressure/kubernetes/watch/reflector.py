@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -28,14 +28,14 @@ from kvpressure.net.threads import on_share
 from kvpressure.printable import brief
 
 if TYPE_CHECKING:
-    from kvpressure.kubernetes.watch.connection import Connection, Watch
+    from aiohttp import ClientResponse
+
+    from kvpressure.kubernetes.watch.connection import Connection
 
 MAX_PAGES: Final = 200
 OPENINGS_BEFORE_LIST: Final = 3
 ITEMS_AT_ONCE: Final = 16
 """Objects read at once in a thread."""
-
-_GONE: Final = object()
 
 log = structlog.get_logger("kvpressure.sources")
 
@@ -149,9 +149,9 @@ class Reflector(Generic[R]):
         """Watch from the last resource version; return False when the watch could not be opened or ended too soon."""
         stream = await self._guard.attempt(self._open)
         # A version that is unknown to a restored or replaced server is refused with another status than 410.
-        if stream is None and self._failures >= OPENINGS_BEFORE_LIST and not is_refusal(self._guard.failure):
-            self._version = None
-        if stream is None or stream is _GONE:
+        if stream is None:
+            if self._failures >= OPENINGS_BEFORE_LIST and not is_refusal(self._guard.failure):
+                self._version = None
             return False
         opened, confirmed_before = self._clock.monotonic(), self._confirmed
         self._watching = True
@@ -159,14 +159,14 @@ class Reflector(Generic[R]):
             ended_well = bool(await self._guard.attempt(partial(self._follow, stream)))
         finally:
             self._watching = False
-            with suppress(Exception):  # an error in closing must not end the watching
-                stream.close()
+            stream.close()
         had_events = self._confirmed != confirmed_before
         if ended_well:
             self._confirmed = self._clock.wall()
         return ended_well and (had_events or self._clock.monotonic() - opened >= self._tuning.spacing_seconds)
 
-    async def _open(self) -> Any:
+    async def _open(self) -> ClientResponse | None:
+        """Return an open watch, None where its version is too old."""
         # Random, as the exporters of all nodes may have started together.
         self._watch_seconds = round(self._tuning.watch_seconds * random.uniform(0.8, 1.2))
         params = {
@@ -177,21 +177,24 @@ class Reflector(Generic[R]):
         }
         try:
             async with asyncio.timeout(self._tuning.open_seconds):
-                stream = await self._connection.watch(self._resource, params)
+                return await self._connection.watch(self._resource, params)
         except TimeoutError:
             sentence = f"no answer to a watch of {self._resource.plural} within {self._tuning.open_seconds:g} s"
             raise TimedOutError(f"{sentence}; is the API server overloaded or cut off?") from None
         except GoneError:
-            return self._gone()
+            self._gone()
+            return None
         except KubeError as error:
             raise self._refused(error, "watch") from error
-        return stream
 
-    async def _follow(self, stream: Watch) -> bool:
+    async def _follow(self, stream: ClientResponse) -> bool:
         tuning = self._tuning
         last_event = self._clock.monotonic()
         try:
-            async with asyncio.timeout(self._watch_seconds + tuning.grace_seconds), aclosing(stream.lines()) as lines:
+            async with (
+                asyncio.timeout(self._watch_seconds + tuning.grace_seconds),
+                aclosing(self._connection.lines(stream)) as lines,
+            ):
                 async for line in lines:
                     last_event = self._clock.monotonic()
                     await self._take(line)
@@ -201,7 +204,8 @@ class Reflector(Generic[R]):
             sentence = f"the watch of {self._resource.plural} said nothing for longer than its timeout"
             raise StalledWatchError(f"{sentence}; it is started again") from None
         except GoneError:
-            return self._gone() is not _GONE
+            self._gone()
+            return False
         except SourceError:
             self._version = None  # unreadable events have to be listed
             raise
@@ -234,9 +238,8 @@ class Reflector(Generic[R]):
         known = kind in ("ADDED", "MODIFIED", "DELETED")
         return kind, text(entry, "metadata", "resourceVersion"), self._record(entry) if known else None
 
-    def _gone(self) -> object:
+    def _gone(self) -> None:
         self._version, self._exact = None, True
-        return _GONE
 
     def _refused(self, error: KubeError, verb: str) -> SourceError:
         if not isinstance(error, ForbiddenError):

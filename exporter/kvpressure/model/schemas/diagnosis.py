@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from kvpressure.model.limits import Limits
 from kvpressure.model.target_status import ReplicaState
-from kvpressure.model.verdict import DETAILS, Cause, Stage
+from kvpressure.model.verdict import Cause, Stage
 
 Schema = dict[str, Any]
 
@@ -63,12 +63,7 @@ def keys(text: str = "", /, **properties: Schema) -> Schema:
 
 
 CAUSE: Final = string("What limits the engine.", enum=[cause.value for cause in Cause])
-DETAIL: Final = or_null(
-    string(
-        "Which kind of its cause; null where it is not known.",
-        enum=sorted({word for words in DETAILS.values() for word in words}),
-    )
-)
+DETAIL: Final = or_null(string("Which kind of its cause, a word of docs/metrics.md; null where it is not known."))
 STAGE: Final = string("How far KV cache pressure has gone.", enum=[stage.value for stage in Stage])
 LABELS: Final = mapping({"type": "string"}, "Labels by name.")
 
