@@ -84,9 +84,9 @@ class Fit:
 
 def fitted(rows: Sequence[Row], prior: Prior) -> Fit:
     """Return the coefficients that explain the rows, at least one, and lie near the prior."""
-    logs, penalty = _scaled(rows, prior), _penalty(prior)
+    logs, penalty, sums = _scaled(rows, prior), _penalty(prior), _sums(rows)
     for _ in range(MAX_ITERATIONS):
-        normal, right = _normal(rows, [math.exp(log) for log in logs])
+        normal, right = _normal(sums, [math.exp(log) for log in logs])
         for one, line in enumerate(penalty):
             for other, weight in enumerate(line):
                 normal[one][other] += weight
@@ -98,7 +98,7 @@ def fitted(rows: Sequence[Row], prior: Prior) -> Fit:
         if largest < CONVERGED:
             break
     values = tuple(math.exp(log) for log in logs)
-    normal, _ = _normal(rows, values)
+    normal, _ = _normal(sums, values)
     for one, line in enumerate(penalty):
         for other, weight in enumerate(line):
             normal[one][other] += weight
@@ -124,18 +124,33 @@ def _penalty(prior: Prior) -> list[list[float]]:
     ]
 
 
-def _normal(rows: Sequence[Row], values: Values) -> tuple[list[list[float]], list[float]]:
-    """Return the normal equations of one iteration, in the logarithms."""
-    size = range(len(values))
-    normal, right = [[0.0 for _ in size] for _ in size], [0.0 for _ in size]
+class _Sums(NamedTuple):
+    """Weighted sums over the rows: of the products of each two factors, and of each factor with the total."""
+
+    products: list[list[float]]
+    totals: list[float]
+
+
+def _sums(rows: Sequence[Row]) -> _Sums:
+    size = range(len(rows[0].factors))
+    products, totals = [[0.0 for _ in size] for _ in size], [0.0 for _ in size]
     for row in rows:
-        slopes = [x * value for x, value in zip(row.factors, values, strict=True)]
-        weight, left = row.deviation**-2, row.total - sum(slopes)
+        weight = row.deviation**-2
         for one in size:
-            line, weighted = normal[one], weight * slopes[one]
-            right[one] += weighted * left
+            line, weighted = products[one], weight * row.factors[one]
+            totals[one] += weighted * row.total
             for other in size:
-                line[other] += weighted * slopes[other]
+                line[other] += weighted * row.factors[other]
+    return _Sums(products, totals)
+
+
+def _normal(sums: _Sums, values: Values) -> tuple[list[list[float]], list[float]]:
+    """Return the normal equations of one iteration, in the logarithms."""
+    normal, right = list[list[float]](), list[float]()
+    for value, products, total in zip(values, sums.products, sums.totals, strict=True):
+        line = [product * other for product, other in zip(products, values, strict=True)]
+        normal.append([value * product for product in line])
+        right.append(value * (total - sum(line)))
     return normal, right
 
 

@@ -141,8 +141,10 @@ def _findings(
 
     What is unknown because the command is not known whole is said once, with the options.
     """
-    checks = [check for check in ((*CHECKS, *playbook.CHECKS) if by_playbook else CHECKS) if check.name not in skip]
-    verdicts = {check.name: check.judge(engine, context) for check in checks}
+    listed = [check for check in ((*CHECKS, *playbook.CHECKS) if by_playbook else CHECKS) if check.name not in skip]
+    judged = ((check, check.judge(engine, context)) for check in listed)
+    made = [(check, verdict) for check, verdict in judged if verdict is not None]
+    verdicts = {check.name: verdict for check, verdict in made}
     if by_playbook:
         verdicts = {name: playbook.judged(name, engine, verdict) for name, verdict in verdicts.items()}
     options = verdicts.get(OPTIONS)
@@ -151,7 +153,7 @@ def _findings(
         open_too = []
     elif open_too:
         options = replace(options, reason=f"{options.reason}, which leaves open: {', '.join(open_too)}")
-    for check in checks:
+    for check, _ in made:
         verdict = options if check.name == OPTIONS and options is not None else verdicts[check.name]
         if check.name not in open_too:
             place = verdict.place or check.at(engine)

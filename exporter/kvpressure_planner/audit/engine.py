@@ -25,7 +25,7 @@ argument of the engine, or in its configuration file."""
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """The requested number of pods, None where that cannot be read; `why` is the sentence.
+    """The requested number of pods, None where that cannot be read; `why` is the sentence, "" where none is stated.
 
     `place` is where the number stands, or would, under the name `key`, which is "" where a number alone would not do;
     `ceiling` is what an autoscaler may go up to.

@@ -36,12 +36,8 @@ BOUNDS: Final[tuple[tuple[Path, str, str, str], ...]] = (
 )
 """Bounds of an autoscaler: its path, their names, and who keeps to them."""
 
-ALONE: Final[Mapping[str, str]] = {
-    "DaemonSet": "a DaemonSet runs as many pods as there are nodes for it",
-    "Job": "a Job is not a service",
-    "CronJob": "a CronJob is not a service",
-    "Workspace": "a Workspace is one replica, and an InferenceSet has several",
-}
+ALONE: Final = frozenset(("DaemonSet", "Job", "CronJob", "Workspace"))
+"""Kinds without a number of pods."""
 _REPLICAS: Final[Path] = ("spec", "replicas")
 ONE_BY_DEFAULT: Final[Mapping[str, Path]] = {
     **dict.fromkeys(
@@ -62,6 +58,7 @@ _ONE_OF_AN_OPERATOR: Final = frozenset(("DynamoGraphDeployment", "DynamoComponen
 _TIMES: Final = frozenset(("initialDelaySeconds", "periodSeconds", "failureThreshold"))
 _KNATIVE: Final = "autoscaling.knative.dev/"
 _MIN: Final = "min-scale"
+NOT_STATED: Final = Replicas(None, "")
 _KEEPERS: Final = {"InferenceService": "KServe", "Model": "KubeAI"}
 
 MEMORY: Final[tuple[tuple[Path, Path], ...]] = (
@@ -141,7 +138,7 @@ def nearest_value(item: Item, at: Path, *below: str | int) -> Any:
 def counts(item: Item, at: Path, given: Manifests) -> Replicas:
     """Return the number of pods: of an autoscaler, else the product of all numbers at the engine and around it."""
     if item.kind in ALONE:
-        return Replicas(None, ALONE[item.kind])
+        return NOT_STATED
     for path, low, high, who in BOUNDS:
         outer = nearest(item, at, *path, high) or (nearest(item, at, *path, low) if path else None)
         if outer is not None and get(item.data, *outer[:-1], "enabled") is not False:
@@ -178,9 +175,7 @@ def _uncounted(item: Item, at: Path, given: Manifests) -> Replicas:
         return Replicas(int(low or 0) if (low or "0").isdecimal() else None, why, item.place(path), path[-1], ceiling)
     if item.kind in _ONE_OF_AN_OPERATOR or deployer(item, at) is APP_TEMPLATE:
         return Replicas(1, "replicas is not set, which means 1", item.place(at))
-    if not item.kind:
-        return Replicas(None, "how many of these run does not follow from this file")
-    return Replicas(None, f"how many of these pods {item.kind} runs is not known here")
+    return NOT_STATED
 
 
 def resources(item: Item, at: Path, annotations: Mapping[str, str]) -> Resources:

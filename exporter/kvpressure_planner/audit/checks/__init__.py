@@ -16,11 +16,14 @@ from kvpressure_planner.audit.model import Level, Place, Verdict
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One item of the checklist. A verdict is about the place `at`, unless it names another."""
+    """One item of the checklist: `judge` returns None where none of the files describes what it is about.
+
+    A verdict is about the place `at`, unless it names another.
+    """
 
     name: str
     level: Level
-    judge: Callable[[Engine, Context], Verdict]
+    judge: Callable[[Engine, Context], Verdict | None]
     at: Callable[[Engine], Place] = attrgetter("place")
 
     @property

@@ -52,7 +52,7 @@ def _annotated(engine: Engine, name: str, form: re.Pattern[str] = _ANYTHING) -> 
     return Verdict("pass", value[:100])
 
 
-def monitored(engine: Engine, context: Context) -> Verdict:
+def monitored(engine: Engine, context: Context) -> Verdict | None:
     """Check: The engine is monitored.
 
     KV cache pressure is invisible from outside until requests time out.
@@ -62,27 +62,28 @@ def monitored(engine: Engine, context: Context) -> Verdict:
         return Verdict("pass", monitor)
     if others := [f"{item.kind} {item.name}" for item in context.given.of("PodMonitor", "ServiceMonitor")]:
         return Verdict("fail", f"not selected by {', '.join(others[:3])}", _pod_monitor(engine))
-    reason = "no PodMonitor, ServiceMonitor or kvpressure DaemonSet "
-    if context.given.complete:
-        return Verdict("fail", f"{reason}in the cluster", _pod_monitor(engine))
-    return Verdict("unknown", f"{reason}among the manifests", once="all")
+    reason = "no PodMonitor, ServiceMonitor or kvpressure DaemonSet in the cluster"
+    return Verdict("fail", reason, _pod_monitor(engine)) if context.given.complete else None
 
 
-def alerted(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every check gets both
+def alerted(engine: Engine, context: Context) -> Verdict | None:  # noqa: ARG001 - every check gets both
     """Check: There are alerts on it.
 
     Series that nobody looks at prevent nothing.
     """
-    # Rules on series of kvpressure or of a runtime.
-    rules = list(context.given.of("PrometheusRule"))
-    for rule in rules:
-        groups = sequence(get(rule.data, "spec", "groups"))
-        if any(_SERIES.search(text(get(alert, "expr"))) for group in groups for alert in sequence(get(group, "rules"))):
-            return Verdict("pass", f"PrometheusRule {rule.name}", place=rule.place())
+    # Rules on series of kvpressure or of a runtime, in an object or in a file as Prometheus reads it.
+    objects, files = context.given.of("PrometheusRule"), context.given.of("")
+    rules = [(item, get(item.data, "spec", "groups")) for item in objects]
+    rules += [(item, groups) for item in files if isinstance(groups := item.data.get("groups"), list)]
+    for item, groups in rules:
+        alerts = (alert for group in sequence(groups) for alert in sequence(get(group, "rules")))
+        if any(_SERIES.search(text(get(alert, "expr"))) for alert in alerts):
+            who = f"PrometheusRule {item.name}" if item.kind else f"rules in {item.source.name}"
+            return Verdict("pass", who, place=item.place())
+    if not rules and not context.given.complete:
+        return None
     fix = "kvpressure generate --out kvpressure && kubectl apply -f kvpressure/kubernetes"
-    if rules or context.given.complete:
-        return Verdict("fail", "no PrometheusRule uses series of kvpressure or of the engine", fix)
-    return Verdict("unknown", "no PrometheusRule among the manifests", once="all")
+    return Verdict("fail", "no rule uses series of kvpressure or of the engine", fix)
 
 
 def _monitors(engine: Engine, context: Context) -> Iterator[str]:

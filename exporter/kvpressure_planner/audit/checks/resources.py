@@ -14,7 +14,7 @@ from kvpressure_planner.audit.deployers import ALL, AS_NEEDED, CHARTS, COMPOSE
 from kvpressure_planner.audit.engine import Engine
 from kvpressure_planner.audit.manifests import get, mapping, text
 from kvpressure_planner.audit.model import Once, Verdict
-from kvpressure_planner.audit.places import KSERVE, TEMPLATES
+from kvpressure_planner.audit.places import KSERVE
 from kvpressure_planner.audit.sizing import Sized
 from kvpressure_planner.capacity.smallest import smallest_tensor_parallel
 
@@ -219,7 +219,7 @@ def _machines(engine: Engine) -> int:
     return 1 if engine.runtime.starting.flags.data_local in engine.reading.options else engine.resources.machines
 
 
-def replicas(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every check gets both
+def replicas(engine: Engine, context: Context) -> Verdict | None:  # noqa: ARG001 - every check gets both
     """Check: At least two replicas.
 
     With one replica a restart, the mitigation of most incidents, is an outage.
@@ -227,8 +227,7 @@ def replicas(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - eve
     # By number, or by an autoscaler's lower bound.
     requested, why = engine.replicas, engine.replicas.why
     if requested.count is None:
-        once: Once = "engine" if engine.item.kind in TEMPLATES and engine.reading.hidden else ""
-        return Verdict("unknown", why, once=once)
+        return Verdict("unknown", why) if why else None
     if requested.count >= _ENOUGH:
         return Verdict("pass", why)
     if not requested.key:
@@ -239,7 +238,7 @@ def replicas(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - eve
     return Verdict("fail", why + grows, fix)
 
 
-def memory_request(engine: Engine, context: Context) -> Verdict:
+def memory_request(engine: Engine, context: Context) -> Verdict | None:
     """Check: Host memory is requested.
 
     Without a request the pod is the first to be evicted or killed when the node runs short, and the scheduler knows
@@ -254,8 +253,7 @@ def memory_request(engine: Engine, context: Context) -> Verdict:
     if engine.resources.deployer.machine and not _SLURM.search(text(engine.item.data.get("script"))):
         return Verdict("pass", "it is in no pod: it has its machine's, and nothing evicts it")
     if not engine.resources.at:
-        whose = "the pods of Ray's workers are" if engine.declared.style == "kwargs" else "what it requests is"
-        return Verdict("unknown", f"{whose} not given here")
+        return None
     if engine.declared.style == "values":
         key, written = "requestMemory", "requestMemory: {}Gi"
     elif not engine.item.kind and engine.resources.deployer not in CHARTS:

@@ -78,7 +78,7 @@ def command(paths: tuple[str, ...], **options: Any) -> None:
     """Check that engines declare safe limits: manifests, Helm values, scripts, a directory of them, or a cluster.
 
     Give everything that belongs together: ConfigMaps that hold configuration files, autoscalers, monitors and rules are
-    read too. `-` is standard input, such as the output of helm template.
+    read too, and what none of them describes is not judged. `-` is standard input, such as of helm template.
 
     Limits are computed as `kvpressure plan` does where model, GPU and lengths are known: from the manifests, the
     annotations that docs/audit.md lists, --gpu and --model-config.

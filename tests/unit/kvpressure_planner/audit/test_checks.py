@@ -15,7 +15,7 @@ from kvpressure.config.thresholds import load_thresholds
 from kvpressure_planner.audit import Knowledge, audit, from_objects, read
 from kvpressure_planner.audit.checks import CHECKS
 from kvpressure_planner.audit.checks.evidence import selects
-from kvpressure_planner.audit.model import Finding
+from kvpressure_planner.audit.model import Finding, Place, Problem
 from kvpressure_planner.cli.model_file import known_model
 from tests.support.audits import findings_of, only
 from tests.support.starts import read_limits
@@ -305,23 +305,24 @@ MONITOR = {"selector": {"matchLabels": {"app": "d"}}}
             ],
             "pass",
         ),
-        ([], "unknown"),
     ],
 )
 def test_monitoring_counts_where_it_reaches_the_engine(others: list[dict[str, Any]], expected: str) -> None:
     assert found("monitoring", deployment(), *others).status == expected
 
 
-def test_a_whole_cluster_without_monitoring_fails_where_a_file_leaves_it_open() -> None:
+def test_a_whole_cluster_without_monitoring_fails_where_files_without_any_say_nothing_of_it() -> None:
     assert found("monitoring", deployment(), complete=True).status == "fail"
     assert found("alerts", deployment(), complete=True).status == "fail"
-    assert found("alerts", deployment()).status == "unknown"
+    report = audit(from_objects([deployment()], "cluster", [Problem("left out", Place("cluster", None))]), THRESHOLDS)
+    assert not {"monitoring", "alerts"} & only(report).keys()
 
 
 def test_alerts_have_to_use_series_of_engines() -> None:
     for expression, expected in (("vllm:num_requests_waiting > 5", "pass"), ("up == 0", "fail")):
         rule = kind("PrometheusRule", {"groups": [{"rules": [{"alert": "A", "expr": expression}]}]})
         assert found("alerts", deployment(), rule).status == expected
+        assert found("alerts", deployment(), rule["spec"]).status == expected  # a file as Prometheus reads it
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_kubeai_names_gpu_and_number_in_its_profile() -> None:
     )
     assert found["gpus"] == ("fail", "4 GPUs are requested and the command uses 2")
     assert found["replicas"] == ("fail", "minReplicas: 2")
-    assert found["memory-request"] == ("unknown", "what it requests is not given here")
+    assert "memory-request" not in found  # of the pods that KubeAI makes
     assert report(KUBEAI.replace("VLLM", "OLlama", 1)).engines == ()
 
 
