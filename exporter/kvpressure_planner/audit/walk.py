@@ -133,7 +133,7 @@ class _Walk:
             stated = {**stated, **dict(stated_in(value))}
         described = special(self.item, at, self.given)
         if described is not None:
-            yield from described.problems
+            yield from (*described.described.wrong, *described.problems)
             yield self._engine(described.described, described.reading, described.at or at, described)
             yield from self._below(value, at, stated, {*described.consumed, *STARTS})
             return
