@@ -22,7 +22,7 @@ from kvpressure.simulation.outcome import Outcome
 from kvpressure.simulation.page import Page, read, sum_of
 from kvpressure.simulation.scheduler import Simulation
 from kvpressure.simulation.server import STEP_TOKENS, Demand, Server, StepSeconds
-from kvpressure.simulation.sessions import Sessions, Span
+from kvpressure.simulation.sessions import Sessions
 from kvpressure.simulation.steps import DRAFTED_RATIO, LEAST_INTERVALS, SHARED_RATIO, UnknownError, computed_in
 
 SURE_DEVIATIONS: Final = 4.0

@@ -252,7 +252,7 @@ class Model:
         return replace(then, tokens_per_second=then.tokens_per_second * self.tokens_factor / factor)
 
     def _doubt(self, cap: float, tokens: Span, alternatives: Sequence[tuple[str, Outcome]]) -> str:
-        """Return in words that the cap may refuse most prompts of a bucket or none, else what leaves the tokens open."""
+        """Return in words that the cap may refuse all prompts of a bucket or none, else what leaves the tokens open."""
         cut = self.known.prompts.around(cap)
         if cut is not None and cut.share > self.thresholds.advice.refused_max_ratio:
             return CUT.format(cut)
