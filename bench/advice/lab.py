@@ -1,18 +1,14 @@
-"""Runs of the lab for this benchmark: a few processes, each of which takes wishes one after the other."""
+"""Runs of the lab for this benchmark, and what clients got."""
 
 from __future__ import annotations
 
-import itertools
-import json
 import statistics
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
-from bench.scaling.worker import answers
+from bench.scaling.worker import kept_answers
 
 WORKERS: Final = 2
 
@@ -42,37 +38,9 @@ class Ran:
 
 
 def run(wishes: Sequence[dict[str, Any]], kept: Path, *, workers: int = WORKERS) -> dict[str, Ran]:
-    """Every wish by its id; those that the file `kept` has already are not run again.
-
-    Raises RuntimeError where a process ends in between.
-    """
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    told = {_key(one["wish"]): one["told"] for one in _lines(kept)}
-    # Recordings are read afterwards: they have to be those of this run.
-    left = [wish for wish in wishes if wish["record"] or _key(wish) not in told]
-    with kept.open("a") as file, ThreadPoolExecutor(workers) as pool:
-        parts = [left[number::workers] for number in range(workers)]
-        for wish, answer in itertools.chain(*pool.map(partial(_process, file), [part for part in parts if part])):
-            told[_key(wish)] = answer
-    return {wish["id"]: _ran(told[_key(wish)], wish["shared"]) for wish in wishes}
-
-
-def _lines(kept: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
-
-
-def _key(wish: dict[str, Any]) -> str:
-    return json.dumps({name: value for name, value in wish.items() if name != "record"}, sort_keys=True)
-
-
-def _process(file: TextIO, wishes: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """One process; each answer is kept as it comes."""
-    found = []
-    for wish, answer in zip(wishes, answers("tests.lab.changed", wishes), strict=True):
-        found.append((wish, answer))
-        file.write(json.dumps({"wish": wish, "told": answer}) + "\n")
-        file.flush()
-    return found
+    """Every wish by its id; those that the file `kept` has already are not run again."""
+    told = kept_answers("tests.lab.changed", wishes, kept, workers=workers)
+    return {wish["id"]: _ran(answer, wish["shared"]) for wish, answer in zip(wishes, told, strict=True)}
 
 
 def _ran(told: dict[str, Any], servers: int) -> Ran:

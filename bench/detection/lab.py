@@ -18,8 +18,7 @@ from typing import Any, Final
 
 from bench.detection.episodes import Frame
 from bench.detection.judge import Outcome, watched
-from bench.detection.lab_score import Judged, Moment, scored
-from bench.detection.lab_tables import alert_rows, alert_tables, print_wrong, result_rows, seeds_table, tables
+from bench.detection.lab_score import Judged, Moment, alert_rows, alert_tables, scored, seeds_table, tables
 from bench.detection.rules import at_intervals
 from bench.detection.table import Table
 from bench.written import write_part
@@ -46,8 +45,10 @@ def main() -> int:
     parser.add_argument("--wrong", action="store_true", help="tell of each recording what was called what")
     options = parser.parse_args()
     found = judge(options.folder, workers=options.workers, write_docs=options.write_docs)
-    if options.wrong:
-        print_wrong(found)
+    for row in (one.record() for one in found if options.wrong):
+        if row["wrong"]:
+            told = ", ".join(f"{words} {seconds} s" for words, seconds in row["wrong"].items())
+            print(f"{row['version']} {row['regime']}: {told}")
     return 0
 
 
@@ -64,7 +65,8 @@ def judge(folder: Path = RECORDINGS, *, workers: int = WORKERS, write_docs: bool
         print(table.text())
     if folder == RECORDINGS:
         shown += held_out(workers)
-        RESULTS.write_text(json.dumps([*result_rows(found), *alert_rows(alerts.get(15, []))], indent=1) + "\n")
+        rows = [*(one.record() for one in found), *alert_rows(alerts.get(15, []))]
+        RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
     if write_docs:
         write_part("detection.md", "bench.detection.lab", "\n".join(table.markdown() for table in shown))
     return found

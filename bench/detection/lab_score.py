@@ -1,20 +1,30 @@
 """Counts of seconds on the scheduler lab's recordings: what was said where the truth is one cause, and where it is two.
 
 Seconds within 45 s of a change of the truth do not count, as in the simulator's table; a critical verdict (`stuck`,
-`kv_cache_pressure`) that is not among the causes that may be named counts as such even where two may be.
+`kv_cache_pressure`) that is not among the causes that may be named counts as such even where two may be. Tables are
+those of docs/internals/accuracy/detection.md, rows those of lab.json.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median
-from typing import Final
+from typing import Any, Final, Self
 
 from bench.detection.judge import Outcome
-from bench.detection.score import GRACE_SECONDS, KV, START_SECONDS, UNKNOWN, Second, score_track
-from bench.detection.table import CAUSES
+from bench.detection.rules import RuleScore, unbeaten
+from bench.detection.score import GRACE_SECONDS, KV, START_SECONDS, UNKNOWN, Score, Second, quantile, score_track
+from bench.detection.table import (
+    CAUSES,
+    Table,
+    confusion_table,
+    intervals_table,
+    number,
+    percent,
+    rules_table,
+    short,
+)
 from bench.detection.truth import Accepted
 
 LAB_CAUSES: Final = (*CAUSES, "deferred", "paused")
@@ -22,6 +32,10 @@ LAB_CAUSES: Final = (*CAUSES, "deferred", "paused")
 CRITICAL: Final = frozenset({"stuck", KV})
 ONSET_SECONDS: Final = 30.0
 """A clear stretch of at least this long has to be named."""
+CARD: Final = "card-"
+"""Regimes whose steps take what was measured on a card begin with this."""
+MARK: Final = "@"
+"""Between a regime's name and the seed it was varied by (tests/lab/vary.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,50 +55,37 @@ class Moment:
 
 
 @dataclass(slots=True)
-class LabScore:
-    """Counts of seconds over one or many recordings."""
+class LabScore(Score):
+    """Counts of seconds over one or many recordings, by situation too; `delays` until any cause was named."""
 
-    confusion: Counter[tuple[str, str]] = field(default_factory=Counter)
     situations: Counter[tuple[str, str]] = field(default_factory=Counter)
-    between: Counter[bool] = field(default_factory=Counter)
     critical: Counter[tuple[str, str]] = field(default_factory=Counter)
-    excluded: int = 0
     delays: list[float | None] = field(default_factory=list)
-    kv_found: int = 0
-    kv_true: int = 0
-    kv_false: int = 0
 
-    def add(self, other: LabScore) -> None:
+    def add(self, other: Self) -> None:
         """Count another's recordings too."""
-        for name in ("confusion", "situations", "between", "critical"):
-            getattr(self, name).update(getattr(other, name))
-        self.excluded += other.excluded
+        Score.add(self, other)
+        self.situations.update(other.situations)
+        self.critical.update(other.critical)
         self.delays += other.delays
-        self.kv_found += other.kv_found
-        self.kv_true += other.kv_true
-        self.kv_false += other.kv_false
 
-    def seconds(self) -> int:
-        """Scored seconds with one true cause."""
-        return self.confusion.total()
-
-    def right(self, truth: str | None = None) -> float | None:
-        """Share of those of that cause (None: of all) that were judged right."""
-        rows = {pair: count for pair, count in self.confusion.items() if truth in {None, pair[0]}}
-        total = sum(rows.values())
-        return sum(count for (true, said), count in rows.items() if true == said) / total if total else None
-
-    def unknown(self) -> float | None:
-        """Share of scored seconds without a verdict."""
-        said = sum(count for (_, verdict), count in self.confusion.items() if verdict == UNKNOWN)
-        return said / self.seconds() if self.seconds() else None
-
-    def delay(self, share: float) -> float | None:
-        """Quantile of the seconds from a cause's onset to the first verdict that names it, of those named."""
-        found = sorted(delay for delay in self.delays if delay is not None)
-        if not found:
-            return None
-        return median(found) if share == 0.5 else found[min(len(found) - 1, int(share * len(found)))]
+    def cells(self) -> tuple[str, ...]:
+        """What a row of a table says of it."""
+        seconds = self.confusion.total()
+        named = sum(delay is not None for delay in self.delays)
+        return (
+            str(seconds),
+            percent(self.accuracy()),
+            percent(self.between()),
+            percent(self.unknown_seconds() / seconds if seconds else None),
+            str(self.critical.total()),
+            str(self.excluded),
+            f"{self.found()}/{len(self.pressures)}",
+            str(len(self.false_claims)),
+            f"{named}/{len(self.delays)}",
+            number(quantile(self.delays, 0.5)),
+            number(quantile(self.delays, 0.95)),
+        )
 
 
 @dataclass(slots=True)
@@ -96,6 +97,26 @@ class Judged:
     rows: tuple[int, ...]
     score: LabScore
     outcome: Outcome
+
+    @property
+    def seed(self) -> str:
+        """What its regime was varied by."""
+        return self.name.partition(MARK)[2]
+
+    def record(self) -> dict[str, Any]:
+        """What lab.json keeps of it, without bars: those come with the causes."""
+        score = self.score
+        wrong = {
+            f"{true} called {said}": count for (true, said), count in sorted(score.confusion.items()) if true != said
+        }
+        return {
+            "regime": self.name,
+            "version": self.version,
+            "seconds": score.confusion.total(),
+            "right": score.accuracy(),
+            "wrong_and_critical": score.critical.total(),
+            "wrong": wrong,
+        }
 
 
 def scored(track: Sequence[Moment]) -> LabScore:
@@ -111,7 +132,7 @@ def scored(track: Sequence[Moment]) -> LabScore:
             _count(score, moment)
     score.delays = list(_delays(track))
     kv = score_track([Second(moment.t, moment.verdict, moment.accepted) for moment in track])
-    score.kv_found, score.kv_true, score.kv_false = kv.found(), len(kv.pressures), len(kv.false_claims)
+    score.pressures, score.false_claims = kv.pressures, kv.false_claims
     return score
 
 
@@ -121,7 +142,8 @@ def _count(score: LabScore, moment: Moment) -> None:
         score.confusion[moment.label, moment.verdict] += 1
         score.situations[moment.situation, moment.verdict if not right else moment.label] += 1
     else:
-        score.between[right] += 1
+        score.between_right += right
+        score.between_wrong += not right
     if not right and moment.verdict in CRITICAL:
         score.critical[moment.situation, moment.verdict] += 1
 
@@ -138,9 +160,103 @@ def _delays(track: Sequence[Moment]) -> Iterator[float | None]:
         begin = index
 
 
-def merged(scores: Iterable[LabScore]) -> LabScore:
-    """Many as one."""
-    total = LabScore()
-    for score in scores:
-        total.add(score)
-    return total
+def tables(found: Sequence[Judged]) -> list[Table]:
+    """By version, truth against verdicts, by situation, and by regime."""
+    versions = sorted({one.version for one in found}, key=_ordered, reverse=True)
+    total = LabScore.of(one.score for one in found)
+    groups = {version: [one for one in found if one.version == version] for version in versions}
+    critical = tuple((name, short(verdict), str(count)) for (name, verdict), count in total.critical.most_common())
+    return [
+        _scores_table("The scheduler lab, by version", "vLLM", groups | ({"all": found} if len(groups) > 1 else {})),
+        *steps_tables(found),
+        confusion_table(total, "The scheduler lab, in seconds", LAB_CAUSES),
+        _situations_table(total),
+        Table("Wrong and critical", ("truth", "verdict", "seconds"), critical),
+        _regimes_table(found, versions),
+    ]
+
+
+def steps_tables(found: Sequence[Judged]) -> list[Table]:
+    """Where steps take what a formula says beside where they take what was measured on a card; none of one alone."""
+    groups = {
+        "a formula": [one for one in found if not one.name.startswith(CARD)],
+        "a card": [one for one in found if one.name.startswith(CARD)],
+    }
+    title = "The scheduler lab, by what tells the time of a step"
+    return [_scores_table(title, "steps of", groups)] if all(groups.values()) else []
+
+
+def seeds_table(found: Sequence[Judged]) -> Table:
+    """A row for each seed."""
+    seeds = sorted({one.seed for one in found})
+    groups = {seed: [one for one in found if one.seed == seed] for seed in seeds}
+    return _scores_table("Varied regimes, by seed", "seed", groups)
+
+
+def _scores_table(title: str, what: str, groups: Mapping[str, Sequence[Judged]]) -> Table:
+    judged = (what, "seconds", "right", "between", "unknown", "wrong and critical", "excluded")
+    found = ("KV found", "false KV", "named", "delay s", "p95 s")
+    rows = tuple((name, *LabScore.of(one.score for one in some).cells()) for name, some in groups.items())
+    return Table(title, (*judged, *found), rows)
+
+
+def _situations_table(score: LabScore) -> Table:
+    """A row per detail of the truth: how often it was named, and what was said most often instead."""
+    rows = []
+    for situation in sorted({situation for situation, _ in score.situations}):
+        said = Counter({verdict: count for (name, verdict), count in score.situations.items() if name == situation})
+        true, total = situation.split("/", maxsplit=1)[0], said.total()
+        wrong = [f"{short(verdict)} {count}" for verdict, count in said.most_common() if verdict != true]
+        rows.append((situation, str(total), percent(said[true] / total), ", ".join(wrong[:3])))
+    return Table("The scheduler lab, by what was true", ("truth", "seconds", "right", "said instead"), tuple(rows))
+
+
+def _regimes_table(found: Sequence[Judged], versions: Sequence[str]) -> Table:
+    rows = []
+    for name in sorted({one.name for one in found}):
+        of = {one.version: one for one in found if one.name == name}
+        about = next(of[version] for version in versions if version in of).rows
+        rows.append((name, ", ".join(map(str, about)), *(_cell(of.get(version)) for version in versions)))
+    title = "The scheduler lab, by regime: right, and seconds wrong and critical"
+    return Table(title, ("regime", "row", *versions), tuple(rows))
+
+
+def _cell(one: Judged | None) -> str:
+    if one is None:
+        return ""
+    critical = one.score.critical.total()
+    return percent(one.score.accuracy()) + (f" ({critical})" if critical else "")
+
+
+def alert_rows(alerts: Sequence[RuleScore]) -> list[dict[str, Any]]:
+    """What lab.json keeps of alerts: a row each."""
+    return [
+        {
+            "alert": one.rule.name,
+            "precision": one.precision,
+            "precision_with_kept_time": one.shown_precision,
+            "recall": one.recall,
+            "delay_median_seconds": one.delay,
+            "found": one.found,
+            "episodes": one.episodes,
+            "false_episodes": one.false_episodes,
+        }
+        for one in alerts
+    ]
+
+
+def alert_tables(alerts: Mapping[int, Sequence[RuleScore]], where: str) -> list[Table]:
+    """All figures with a scrape each 15 s, and the main ones by seconds between scrapes."""
+    if not alerts:
+        return []
+    for seconds, scores in alerts.items():
+        for name in unbeaten(scores):
+            print(f"NOT BEATEN {where}, scraped every {seconds} s, without an exporter: {name}")
+    return [
+        rules_table(alerts[15], f"Alerts {where}"),
+        intervals_table(alerts, f"Alerts {where}, by seconds between scrapes"),
+    ]
+
+
+def _ordered(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))

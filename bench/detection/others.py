@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -22,9 +22,11 @@ from bench.detection.lab import LAB, RECORDINGS, recordings, records
 from bench.detection.pages import page_series
 from bench.detection.rights import RIGHTS, Tick, judged
 from bench.detection.rules import INTERVALS, RuleScore, firing, samples, score_rule
+from bench.detection.score import Second
 from bench.detection.shipped import named_by, vllm_only
 from bench.detection.shown import SCRAPE_SECONDS, Scrape
 from bench.detection.table import Table, number, percent
+from bench.detection.today import Rule
 from bench.written import write_part
 from kvpressure.bundle.options import VLLM_ONLY
 from kvpressure.config.thresholds import load_thresholds
@@ -53,6 +55,17 @@ class AlertScore:
     missed: list[str] = field(default_factory=list)
     invented: list[str] = field(default_factory=list)
 
+    @property
+    def cell(self) -> str:
+        """Recall in time, episodes found, false ones, and the delay, as the table has them."""
+        score = self.score
+        delay = "" if score.delay is None else f", {number(score.delay)} s"
+        return f"{percent(score.recall)}, {score.found}/{score.episodes} found, {score.false_episodes} false{delay}"
+
+
+Scores = Mapping[int, Mapping[str, AlertScore]]
+"""By seconds between scrapes and by alert."""
+
 
 def main() -> int:
     """Play, evaluate, print, write."""
@@ -65,7 +78,8 @@ def main() -> int:
     if not prometheus.installed():
         print("prometheus is not installed (Debian package prometheus): nothing to do")
         return 0
-    rows, shown = [], []
+    rows: list[dict[str, Any]] = []
+    shown: list[Table] = []
     for name in options.sets or SETS:
         found = [played(path) for path in recordings({"long": LONG, "short": RECORDINGS}[name])]
         if not found:
@@ -76,7 +90,7 @@ def main() -> int:
         for table in tables:
             print(table.text())
         shown += tables
-        rows += [row for seconds, alerts in scores.items() for row in result_rows(name, seconds, alerts)]
+        rows += result_rows(name, scores)
     if not options.sets and len(shown) == 2 * len(SETS):
         RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
         if options.write_docs:
@@ -121,84 +135,87 @@ def _scrape(t: float, sample: EngineSample) -> Scrape:
     return Scrape(t, values, (), tuple(one for one in page if one.labels))
 
 
-def scored(found: Sequence[Played], scrape_seconds: int) -> list[AlertScore]:
+def scored(found: Sequence[Played], scrape_seconds: int) -> dict[str, AlertScore]:
     """Every alert on every recording, scraped that often."""
-    limits, scores = load_thresholds(), []
-    outcomes = [one.outcome for one in found]
+    limits, outcomes = load_thresholds(), [one.outcome for one in found]
     longest = max(scrape.t for one in outcomes for scrape in one.scrapes["0"])
     with prometheus.serving(samples(outcomes, scrape_seconds), scrape_seconds) as server:
-        for alert in RIGHTS:
-            (rule,) = vllm_only(scrape_seconds, alert)
-            times = server.true_times(rule.expr, longest)
-            told = AlertScore(RuleScore(rule))
-            for one in found:
-                fired = firing(times.get((one.outcome.name, "0"), []), rule.for_seconds, rule.keep_seconds)
-                alone = RuleScore(rule)
-                score_rule(alone, fired, judged(alert, one.track, limits))
-                told.score.add(alone)
-                if alone.found < alone.episodes:
-                    told.missed.append(one.outcome.name)
-                if alone.false_episodes:
-                    told.invented.append(one.outcome.name)
-            scores.append(told)
-    return scores
+        return {
+            alert: alert_score(
+                server,
+                vllm_only(scrape_seconds, alert)[0],
+                longest,
+                {one.outcome.name: judged(alert, one.track, limits) for one in found},
+            )
+            for alert in RIGHTS
+        }
 
 
-def scores_table(scores: Mapping[int, Sequence[AlertScore]], title: str) -> Table:
+def alert_score(
+    server: prometheus.Server, rule: Rule, seconds: float, truths: Mapping[str, Sequence[Second]]
+) -> AlertScore:
+    """One alert on the engines that the server has, of which the truth is given by episode."""
+    times = server.true_times(rule.expr, seconds)
+    told = AlertScore(RuleScore(rule))
+    for name, truth in truths.items():
+        fired = firing(times.get((name, "0"), []), rule.for_seconds, rule.keep_seconds)
+        alone = RuleScore(rule)
+        score_rule(alone, fired, truth)
+        told.score.add(alone)
+        told.missed += [name] * (alone.found < alone.episodes)
+        told.invented += [name] * bool(alone.false_episodes)
+    return told
+
+
+def scores_table(scores: Scores, title: str) -> Table:
     """A row per alert: recall in time, episodes found, false episodes and delay, by seconds between scrapes."""
-    head = ("alert", *(f"{seconds} s" for seconds in scores))
-    rows = [
-        (f"`{name}`", *(_cell(alert.score) for alert in alerts))
-        for name, alerts in zip(RIGHTS, zip(*scores.values(), strict=True), strict=True)
-    ]
-    return Table(title, head, tuple(rows))
+    names = next(iter(scores.values()))
+    rows = [(f"`{name}`", *(alerts[name].cell for alerts in scores.values())) for name in names]
+    return Table(title, ("alert", *(f"{seconds} s" for seconds in scores)), tuple(rows))
 
 
-def _cell(score: RuleScore) -> str:
-    delay = "" if score.delay is None else f", {number(score.delay)} s"
-    return f"{percent(score.recall)}, {score.found}/{score.episodes} found, {score.false_episodes} false{delay}"
-
-
-def names_table(scores: Mapping[int, Sequence[AlertScore]]) -> Table:
+def names_table(scores: Scores) -> Table:
     """A row per alert: regimes with an episode that it did not find, and those in which it fired without cause."""
     rows = []
-    for name, alerts in zip(RIGHTS, zip(*scores.values(), strict=True), strict=True):
-        missed = _by_regime(scores, [alert.missed for alert in alerts])
-        rows.append((f"`{name}`", missed, _by_regime(scores, [alert.invented for alert in alerts])))
+    for name in next(iter(scores.values())):
+        each = {seconds: alerts[name] for seconds, alerts in scores.items()}
+        missed = _by_regime({seconds: alert.missed for seconds, alert in each.items()})
+        rows.append((f"`{name}`", missed, _by_regime({seconds: alert.invented for seconds, alert in each.items()})))
     return Table("Where it is wrong (all intervals, or the one named)", ("alert", "missed", "false"), tuple(rows))
 
 
-def _by_regime(scores: Iterable[int], lists: Sequence[Sequence[str]]) -> str:
+def _by_regime(episodes: Mapping[int, Sequence[str]]) -> str:
     """Names of regimes, with the intervals at which they occur when that is not all of them."""
     found: dict[str, set[int]] = {}
-    for seconds, names in zip(scores, lists, strict=True):
+    for seconds, names in episodes.items():
         for name in names:
-            found.setdefault(name.split("/")[1].partition("+")[0], set()).add(seconds)
+            found.setdefault(name.rpartition("/")[2].partition("+")[0], set()).add(seconds)
     told = (
-        name + ("" if len(at) == len(lists) else f" ({', '.join(map(str, sorted(at)))} s)")
+        name + ("" if len(at) == len(episodes) else f" ({', '.join(map(str, sorted(at)))} s)")
         for name, at in sorted(found.items())
     )
     return ", ".join(told) or "-"
 
 
-def result_rows(name: str, seconds: int, alerts: Sequence[AlertScore]) -> Iterator[dict[str, Any]]:
-    """What others.json keeps: a row per set, interval and alert."""
-    for alert, told in zip(RIGHTS, alerts, strict=True):
-        score = told.score
-        yield {
-            "set": name,
-            "scrape_seconds": seconds,
-            "alert": alert,
-            "shown": _cell(score),
-            "recall": score.recall,
-            "precision": score.precision,
-            "found": score.found,
-            "episodes": score.episodes,
-            "false_episodes": score.false_episodes,
-            "delay_median_seconds": score.delay,
-            "missed": sorted(told.missed),
-            "invented": sorted(told.invented),
-        }
+def result_rows(name: str, scores: Scores) -> Iterator[dict[str, Any]]:
+    """What is kept: a row per set, interval and alert."""
+    for seconds, alerts in scores.items():
+        for alert, told in alerts.items():
+            score = told.score
+            yield {
+                "set": name,
+                "scrape_seconds": seconds,
+                "alert": alert,
+                "shown": told.cell,
+                "recall": score.recall,
+                "precision": score.precision,
+                "found": score.found,
+                "episodes": score.episodes,
+                "false_episodes": score.false_episodes,
+                "delay_median_seconds": score.delay,
+                "missed": sorted(told.missed),
+                "invented": sorted(told.invented),
+            }
 
 
 if __name__ == "__main__":

@@ -17,8 +17,7 @@ from kvpressure.model.environment import DeclaredLimit
 from kvpressure.model.samples import EngineSample, HistogramSample
 from kvpressure.model.view import LOSING
 from kvpressure.prometheus.client import Server
-from kvpressure.prometheus.names import Json, Target
-from kvpressure.prometheus.targets import Discovered
+from kvpressure.prometheus.names import Discovered, Json, Target
 from kvpressure_incidents.follow import Follower, Task
 
 LEAST_SECONDS: Final = 120.0

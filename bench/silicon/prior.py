@@ -1,4 +1,4 @@
-"""The prior of step times in `kvpressure.simulation.priors`, out of the tables of cards."""
+"""The prior of step times in `kvpressure.simulation.steps`, out of the tables of cards."""
 
 from __future__ import annotations
 

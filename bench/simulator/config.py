@@ -12,10 +12,9 @@ Version = Literal["0.32.0", "0.12.0"]
 
 @dataclass(frozen=True, slots=True)
 class GpuConfig:
-    """The GPUs of one rank. `activation_bytes` is what vLLM's profiling run sets aside, `other_bytes` other processes.
+    """The GPUs of one rank.
 
-    `report` says what the driver's utilization means: "kernel" is the share of time with a kernel running,
-    "always_busy" reports 1 while any request runs, as spinning collective kernels make it look.
+    `activation_bytes` is what vLLM's profiling run sets aside, `other_bytes` is what other processes hold.
     """
 
     name: str
@@ -25,7 +24,6 @@ class GpuConfig:
     driver_version: str = "580.95.05"
     activation_bytes: float = 4e9
     other_bytes: float = 0.6e9
-    report: Literal["kernel", "always_busy"] = "kernel"
 
 
 @dataclass(frozen=True, slots=True)

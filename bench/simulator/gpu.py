@@ -42,8 +42,6 @@ class GpuReader:
         busy = rank.activity.busy_ratios(self._since, clock)
         mean_busy = sum(busy) / len(busy) if busy else 0.0
         compute, memory = (min(1.0, seconds / elapsed) for seconds in rank.activity.take_seconds())
-        if gpu.report == "always_busy":
-            busy = tuple(1.0 if ratio > 0 else 0.0 for ratio in busy)
         used = gpu.memory_bytes * self._config.gpu_memory_utilization + gpu.other_bytes + self._growth_bytes
         return [
             GpuSample(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, Literal
+from typing import Final
 
 from bench.simulator.config import EngineConfig
 from bench.simulator.load import ClosedLoop, Label, Lengths, OpenLoop, Phase, Traffic
@@ -51,16 +51,16 @@ def demo() -> Scenario:
     )
 
 
-def episode(cause: Label, seed: int, report: Literal["kernel", "always_busy"] = "kernel") -> Scenario:
+def episode(cause: Label, seed: int) -> Scenario:
     """Ten minutes around one cause: healthy for 150 s, the cause for 300 s, healthy again for 150 s.
 
-    Hardware, lengths and load vary with the seed; `report` makes the driver's utilization misleadingly high.
-    An `idle` or `healthy` episode is that throughout. ValueError for a cause without an episode.
+    Hardware, lengths and load vary with the seed. An `idle` or `healthy` episode is that throughout. ValueError for a
+    cause without an episode.
     """
     if cause not in CAUSES:
         raise ValueError(f"no episode of {cause!r}: there are {', '.join(CAUSES)}")
     rng = random.Random(f"{cause}/{seed}")
-    engine = _engine(rng, report)
+    engine = _engine(rng)
     if cause == "concurrency_bound":
         engine = replace(engine, max_num_seqs=rng.choice((8, 16, 32)))
     calm = (_healthy(rng, engine),)
@@ -71,12 +71,12 @@ def episode(cause: Label, seed: int, report: Literal["kernel", "always_busy"] = 
     return Scenario(f"{cause}-{seed}", engine, phases)
 
 
-def _engine(rng: random.Random, report: Literal["kernel", "always_busy"]) -> EngineConfig:
+def _engine(rng: random.Random) -> EngineConfig:
     """8B engines with pools of 60 k to 300 k tokens and hosts that need 12 to 22 ms a step."""
     device = rng.choice((H100, H200, MI300X))
     pool_tokens = rng.uniform(60e3, 300e3)
     spare = device.memory_bytes * 0.92 - 2 * LLAMA_8B.parameters - pool_tokens * LLAMA_8B.kv_bytes_per_token
-    engine = gpu_engine(
+    return gpu_engine(
         LLAMA_8B,
         device,
         host_seconds=rng.uniform(12e-3, 22e-3),
@@ -84,7 +84,6 @@ def _engine(rng: random.Random, report: Literal["kernel", "always_busy"]) -> Eng
         ranks=rng.choice((1, 1, 2)),
         max_num_seqs=rng.choice((64, 128, 256)),
     )
-    return replace(engine, gpu=replace(engine.gpu, report=report) if engine.gpu else None)
 
 
 def _healthy(rng: random.Random, engine: EngineConfig) -> ClosedLoop:
@@ -139,15 +138,3 @@ _MIDDLES: Final[dict[Label, Callable[[random.Random, EngineConfig, ClosedLoop], 
     "host_bound": _host_bound,
     "stuck": lambda _rng, _engine, calm: Phase("stuck", 300.0, (calm,), fault="stuck"),
 }
-
-SCENARIOS: Final[dict[str, Callable[[int], Scenario]]] = {
-    "demo": lambda _seed: demo(),
-    **{cause: lambda seed, cause=cause: episode(cause, seed) for cause in CAUSES},  # type: ignore[misc]
-}
-
-
-def scenario(name: str, seed: int = 0) -> Scenario:
-    """The scenario of that name; the seed varies episodes, not the demo. ValueError names those there are."""
-    if name not in SCENARIOS:
-        raise ValueError(f"no scenario {name!r}: there are {', '.join(sorted(SCENARIOS))}")
-    return SCENARIOS[name](seed)

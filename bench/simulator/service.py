@@ -66,7 +66,7 @@ class SimulatedServer:
         self.advance(now)
         if self._down:
             raise ServerDownError(f"scenario {self.scenario.name}: the server restarts at t={self._clock:.1f} s")
-        return self._writer.page(self.start + self._clock)
+        return self._writer.page()
 
     def gpus(self, now: float) -> list[GpuSample]:
         """The engine's GPUs at unix time `now`, with utilization samples since the last call; [] without GPUs."""
@@ -119,7 +119,7 @@ class SimulatedServer:
             self._boot(t)
             self._frontend.factor = phase.frontend_factor
         self._down = phase.fault == "restart"
-        self._writer.sleep_level = 1 if phase.fault == "sleep" else 0
+        self._writer.sleeps = phase.fault == "sleep"
         for rank in self.ranks:
             self._answer(rank.set_paused(bool(phase.fault), t))
         self._clients.start_phase(phase, t)
@@ -159,11 +159,11 @@ class SimulatedServer:
 
     def _answer(self, ended: list[Request]) -> None:
         for request in ended:
-            self._frontend.answered(request, request.last_token)
+            self._frontend.answers += 1
             self._clients.answered(request, request.last_token)
 
     def _hang_up(self, t: float) -> None:
         for rank in self.ranks:
             for request in rank.abort_all(t):
                 request.last_token = t
-                self._frontend.answered(request, t)
+                self._frontend.answers += 1

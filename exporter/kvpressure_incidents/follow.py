@@ -23,12 +23,11 @@ from kvpressure.model.samples import EnginePage, GpuReport
 from kvpressure.model.view import EngineKey, EngineView
 from kvpressure.prometheus.answers import PrometheusError
 from kvpressure.prometheus.client import Prometheus, Server
+from kvpressure.prometheus.declared import Gpus
 from kvpressure.prometheus.gateways import Pool, Queue
-from kvpressure.prometheus.gpus import Gpus
-from kvpressure.prometheus.names import Json
+from kvpressure.prometheus.names import Discovered, Json
 from kvpressure.prometheus.paging import Span
 from kvpressure.prometheus.raw import PageMaker, interval_of, read_pages
-from kvpressure.prometheus.targets import Discovered
 from kvpressure.signals.gateway import with_gateways
 from kvpressure.sources.gpu.exporter_pages import NAME as GPU_EXPORTER
 from kvpressure_incidents.collect import Collector, Ended

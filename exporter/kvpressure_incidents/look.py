@@ -13,12 +13,10 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.schemas.incidents import VERSION
 from kvpressure.prometheus.answers import PrometheusError
 from kvpressure.prometheus.client import Prometheus, Server
-from kvpressure.prometheus.declared import Declared, declared_there, pod_of, roles_there
+from kvpressure.prometheus.declared import Declared, declared_there, gpus_there, pod_of, roles_there
 from kvpressure.prometheus.gateways import Pool, behind, pools_there
-from kvpressure.prometheus.gpus import gpus_there
-from kvpressure.prometheus.names import Json, Spelled, Target
+from kvpressure.prometheus.names import Discovered, Json, Spelled, Target, names_there, slowest, targets_there
 from kvpressure.prometheus.paging import DAY_SECONDS, Span, joined, pages
-from kvpressure.prometheus.targets import Discovered, names_there, slowest, targets_there
 from kvpressure.runtimes.registry import ASSUMED
 from kvpressure_incidents import alerts, reported
 from kvpressure_incidents.follow import LONGEST_STEP_SECONDS, Task, follow, in_parallel

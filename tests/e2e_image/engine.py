@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 from aiohttp import web
 
-from bench.simulator.scenarios import scenario
+from bench.simulator.scenarios import episode
 from bench.simulator.server import simulator_app
 from bench.simulator.service import Scenario, SimulatedServer
 
@@ -21,9 +21,9 @@ CAUSE = "kv_cache_pressure"
 @contextlib.asynccontextmanager
 async def engine() -> AsyncIterator[str]:
     """Its address."""
-    episode = scenario(CAUSE, seed=1)
-    (pressed,) = (phase for phase in episode.phases if phase.label == CAUSE)
-    simulated = SimulatedServer(Scenario(CAUSE, episode.engine, (pressed,)), start=time.time())
+    whole = episode(CAUSE, seed=1)
+    (pressed,) = (phase for phase in whole.phases if phase.label == CAUSE)
+    simulated = SimulatedServer(Scenario(CAUSE, whole.engine, (pressed,)), start=time.time())
     runner = web.AppRunner(simulator_app(simulated, time.time), access_log=None)
     await runner.setup()
     try:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
-import math
 import os
-import random
-import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from asyncio.subprocess import Process
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -21,17 +17,11 @@ import pytest
 from kvpressure.config.settings import GpuSettings as Section
 from kvpressure.model.samples import GpuReport
 from kvpressure.net.waiting import cancel
-from kvpressure.sources.gpu import process, spawn
-from kvpressure.sources.gpu.backend import EXIT_CODES, GpuSettings, LibraryNotFoundError
+from kvpressure.sources.gpu import process
+from kvpressure.sources.gpu.backend import FIRST_CODE, NOT_FOUND, REASONS, GpuSettings
 from kvpressure.sources.gpu.process import GpuSource, child_command, child_environment, real_gpus
 from kvpressure.sources.gpu.record import record_gpus
-from kvpressure.sources.gpu.spawn import ChildProcess
 from tests.stubs.world import World, nvidia, report_where, until
-from tests.support.ended import Exporter, _processes, _stat, exporter
-from tests.support.engine_kit import GOOD_PAGE
-from tests.support.exporter_settings import QUIET, fetched, gpus, listens
-from tests.support.processes import free_port, resident_mib
-from tests.support.servers import FaultServer, Request, answer
 
 
 @pytest.fixture
@@ -40,7 +30,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def child_pid(source: GpuSource) -> int:
-    return source._child.pid
+    assert source.pid is not None
+    return source.pid
 
 
 def ended(pid: int) -> bool:
@@ -116,7 +107,7 @@ async def test_no_library_is_a_calm_state_without_a_child(world: World) -> None:
         await until(lambda: source.health()[0].reason == "library_not_found", source)
         assert source.health()[0].absent
         assert "libnvidia-ml.so.1 cannot be loaded" in source.health()[0].error
-        await until(lambda: source._child is None, source)
+        await until(lambda: source.pid is None, source)
         assert source.starts == 1
 
 
@@ -139,7 +130,7 @@ async def test_detaching_while_there_is_no_child_postpones_the_next_one(world: W
     async with world.source("nvidia", detach_seconds=60.0) as source:
         await until(lambda: source.health()[0].reason == "driver_not_loaded", source)
         source.detach()
-        await until(lambda: source._child is None, source)
+        await until(lambda: source.pid is None, source)
         starts = source.starts
         await asyncio.sleep(0.3)
         assert source.starts == starts
@@ -157,7 +148,7 @@ async def test_cancelling_ends_the_child(world: World) -> None:
 async def test_cancelling_ends_a_child_that_hangs(world: World) -> None:
     world.show(nvidia(1) | {"call.nvmlInitWithFlags": "hang"})
     async with world.source("nvidia", start_seconds=60.0) as source:
-        await until(lambda: source._child is not None, source)
+        await until(lambda: source.pid is not None, source)
         pid = child_pid(source)
     assert ended(pid)
 
@@ -167,27 +158,29 @@ async def test_a_child_that_cannot_be_killed_is_left_behind_and_not_multiplied(
 ) -> None:
     """As if in uninterruptible sleep: it does not end, whatever it is sent."""
     world.show(nvidia(1) | {"call.nvmlInitWithFlags": "hang"})
-    pids: list[int] = []
+    left: list[Process] = []
 
-    async def stuck(self: ChildProcess, _grace_seconds: float) -> bool:
-        pids.append(self.pid)
+    real = process._end
+
+    async def stuck(child: Process, grace_seconds: float) -> bool:
+        left.append(child)
         return False
 
     with monkeypatch.context() as patch:
-        patch.setattr(ChildProcess, "stop", stuck)
+        patch.setattr(process, "_end", stuck)
         source = GpuSource("nvidia", world.settings(start_seconds=0.05))
         task = asyncio.create_task(source.run())
         await until(lambda: "still stuck" in source.health()[0].error, source)
         assert source.starts == process.MAX_LEFT_BEHIND
-    for child in source._left_behind:
-        await child.stop(0.0)
+    for child in left:
+        await real(child, 0.0)
     world.show(nvidia(1))
     source._settings = world.settings()
     await until(lambda: source.health()[0].up, source)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert all(ended(pid) for pid in pids)
+    assert all(ended(child.pid) for child in left)
 
 
 async def test_a_child_that_cannot_even_start_is_a_failure_and_tried_again(
@@ -282,15 +275,17 @@ def run_child(world: World, environment: Mapping[str, str] | None = None) -> sub
 
 def test_a_child_without_a_library_says_so_by_its_code(world: World) -> None:
     with run_child(world, child_environment(GpuSettings())) as child:
+        assert child.stderr is not None
         last_words = child.stderr.read()  # its input stays open: without a parent it has nothing to say
         child.communicate(timeout=120)
-    assert child.returncode == EXIT_CODES[LibraryNotFoundError]
+    assert child.returncode == FIRST_CODE + REASONS.index(NOT_FOUND)
     assert b"libnvidia-ml.so.1 cannot be loaded" in last_words
 
 
 def test_a_child_ends_when_its_parent_lets_go_of_its_input(world: World) -> None:
     world.show(nvidia(1))
     with run_child(world) as child:
+        assert child.stdout is not None
         assert child.stdout.readline().startswith(b'{"t":')
         child.communicate(timeout=120)
     assert child.returncode == 0
@@ -307,6 +302,7 @@ def test_a_child_that_hangs_dies_with_its_parent(world: World) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", script], env=child_environment(settings), stdout=subprocess.PIPE
     ) as parent:
+        assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         time.sleep(0.5)  # let it get into the library
         parent.kill()
@@ -345,209 +341,3 @@ def test_a_dump_of_a_driver_that_hangs_ends_in_time(world: World) -> None:
     world.show({"call.nvmlInitWithFlags": "hang"})
     dump = record_gpus("nvidia", world.settings(start_seconds=1.0), seconds=0.1)
     assert "did not answer" in dump["error"]
-
-
-# The GPU child of a real exporter killed, stopped and fed with garbage again and again, and children that flood.
-#
-# `ATTACK_SECONDS=60` attacks for a minute instead of some seconds.
-
-
-SECONDS = float(os.environ.get("ATTACK_SECONDS", "6"))
-REPORT = b'{"t": 1.0, "gpus": [{"t": 1.0, "uuid": "GPU-0", "index": "0", "vendor": "nvidia"}]}\n'
-GARBAGE = (
-    b"\0" * 100,
-    b'{"t":\n',
-    b"\n",
-    b'{"t": 1e999, "gpus": []}\n',
-    b"\x1b]0;x\x07\n",
-    random.Random(1).randbytes(3000),
-)
-
-
-def kill(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
-
-
-def stop(pid: int) -> None:
-    os.kill(pid, signal.SIGSTOP)
-
-
-def write_garbage(pid: int) -> None:
-    """Into the pipe that its reports go through, between them; its standard output leads to its standard error."""
-    folder = Path(f"/proc/{pid}/fd")
-    others = {(folder / name).readlink() for name in "012"}
-    (reports,) = (
-        entry for entry in folder.iterdir() if str(link := entry.readlink()).startswith("pipe:") and link not in others
-    )
-    fd = os.open(reports, os.O_WRONLY | os.O_NONBLOCK)
-    try:
-        os.write(fd, random.choice(GARBAGE))
-    finally:
-        os.close(fd)
-
-
-def descriptors(pid: int) -> int:
-    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
-
-
-def zombies(pid: int) -> int:
-    return sum(1 for one in _processes() if (fields := _stat(one)) and fields[0] == "Z" and int(fields[1]) == pid)
-
-
-async def attack(run: Exporter, harm: Callable[[int], None]) -> tuple[int, int]:
-    """Harm whatever child there is every fifth of a second; the children that there were, and the most at once."""
-    seen: set[int] = set()
-    most, loop = 0, asyncio.get_running_loop()
-    end = loop.time() + SECONDS
-    while loop.time() < end:
-        children = run.children()
-        seen |= set(children)
-        most = max(most, len(children))
-        for child in children:
-            with contextlib.suppress(OSError, ValueError):  # it has just ended, or not yet begun
-                harm(child)
-        await asyncio.sleep(0.2)
-    return len(seen), most
-
-
-@contextlib.asynccontextmanager
-async def attacked(folder: Path, port: int) -> AsyncIterator[tuple[Exporter, FaultServer]]:
-    """An exporter that polls an engine and two stubbed GPUs."""
-
-    async def serve(_: Request, writer: asyncio.StreamWriter) -> None:
-        writer.write(answer(GOOD_PAGE))
-
-    settings, env = gpus(folder, nvidia(2))
-    async with FaultServer(serve) as engine:
-        web = {"listen_address": f"127.0.0.1:{port}"}
-        targets = {"targets": [{"name": "engine", "url": engine.url}]}
-        (folder / "kvpressure.yaml").write_text(json.dumps({"web": web, "engines": targets, **QUIET, **settings}))
-        with exporter(folder, ["run", "--config.file", str(folder / "kvpressure.yaml")], env) as run:
-            await run.until(lambda: listens(run))
-            await run.until(lambda: "source=nvml" in run.output() and engine.requests)
-            yield run, engine
-
-
-@pytest.mark.fault(
-    "the GPU child is killed, stopped or gets garbage written into its pipe, five times a second",
-    "engines are polled on time, children are started with a back-off and leave no descriptor, zombie or memory, and "
-    "the source is down with the reason",
-)
-@pytest.mark.parametrize(("harm", "reason"), [(kill, "crashed"), (stop, "timeout"), (write_garbage, "crashed")])
-async def test_whatever_is_done_to_the_child_engines_are_polled_and_nothing_piles_up(
-    harm: Callable[[int], None], reason: str, tmp_path: Path
-) -> None:
-    port = free_port()
-    async with attacked(tmp_path, port) as (run, engine):
-        before = len(engine.requests), descriptors(run.pid), resident_mib(run.pid), run.cpu_seconds()
-        children, at_once = await attack(run, harm)
-        polls = len(engine.requests) - before[0]
-        cpu, grown = run.cpu_seconds() - before[3], resident_mib(run.pid) - before[2]
-        told = f"{children} children, {polls} polls, {cpu:.1f} s of CPU, {grown:.1f} MiB more"
-        assert polls >= 0.7 * SECONDS, told
-        assert 1 <= children <= 3 + math.log2(SECONDS + 2), told
-        assert at_once == 1, told
-        assert zombies(run.pid) <= 1
-        assert descriptors(run.pid) <= before[1] + 1
-        assert grown < 16, told
-        assert cpu < 0.3 * SECONDS, told
-        page = f"http://127.0.0.1:{port}/metrics"
-        await run.until(lambda: 'kvpressure_source_up{source="nvml",target=""} 0.0' in fetched(page))
-        failures = re.search(rf'errors_total{{reason="{reason}",source="nvml",target=""}} (\S+)', fetched(page))
-        assert float(failures[1]) >= 1
-        assert "Traceback" not in run.output()
-        assert len(run.output()) < 4000
-        sys.stdout.write(f"{harm.__name__}: {told}\n")
-        end = await run.end()
-    assert (end.code, end.left) == (0, [])
-
-
-@contextlib.asynccontextmanager
-async def with_child(world: World, monkeypatch: pytest.MonkeyPatch, script: str) -> AsyncIterator[GpuSource]:
-    """A source whose child is a script."""
-    head = f"import os, sys, threading, time\nline = {REPORT!r}\nout = sys.stdout.buffer\n"
-    monkeypatch.setattr(process, "child_command", lambda *_: [sys.executable, "-c", head + script])
-    source = GpuSource("nvidia", world.settings())
-    task = asyncio.create_task(source.run())
-    try:
-        yield source
-    finally:
-        await cancel([task])
-
-
-@pytest.mark.fault("the GPU child writes valid reports continuously", "it is ended and restarted with a back-off")
-async def test_a_flood_of_right_reports_is_ended(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with with_child(world, monkeypatch, "while True: out.write(line * 500)") as source:
-        await until(lambda: source.health()[0].errors.get("crashed", 0) >= 2, source)
-        assert f"wrote over {spawn.MAX_LINES_A_SECOND} lines a second" in source.health()[0].error
-
-
-@pytest.mark.fault(
-    "the vendor's library in the GPU child writes to standard error continuously",
-    "a megabyte per second is read from it, and reports are read as before",
-)
-async def test_a_flood_on_standard_error_is_read_slowly(
-    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    script = f"""
-def report():
-    while True:
-        out.write(line)
-        out.flush()
-        time.sleep(0.05)
-threading.Thread(target=report, daemon=True).start()
-written = open({str(tmp_path / "written")!r}, "w")
-while True:
-    os.write(2, b"e" * 65536)
-    written.write("e")
-    written.flush()
-"""
-    loop = asyncio.get_running_loop()
-    async with with_child(world, monkeypatch, script) as source:
-        await until(lambda: source.latest is not None, source)
-        began, taken = loop.time(), source.latest
-        await asyncio.sleep(3.0)
-        megabytes = (tmp_path / "written").stat().st_size * 65536 / spawn.MAX_STDERR_BYTES_A_SECOND
-        assert 1 <= megabytes <= loop.time() - began + 3
-        assert source.starts == 1
-        assert source.latest is not taken
-
-
-@pytest.mark.fault(
-    "the GPU child starts a process of its own, closes its output or dies and leaves the other with its pipes",
-    "both are ended before the next child starts",
-)
-@pytest.mark.parametrize("ending", ["os.close(1); time.sleep(3600)", "os._exit(1)"])
-async def test_what_a_child_has_started_goes_with_it(
-    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ending: str
-) -> None:
-    pids = tmp_path / "pids"
-    script = f"""
-if os.fork() == 0:
-    os.write(os.open({str(pids)!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT), f"{{os.getpid()}}\\n".encode())
-    os.close(1)
-    time.sleep(3600)
-while not os.path.exists({str(pids)!r}):
-    time.sleep(0.01)
-{ending}
-"""
-    async with with_child(world, monkeypatch, script) as source:
-        await until(lambda: source.starts >= 3 and len(pids.read_text().split()) >= 3, source)
-    started = [*map(int, pids.read_text().split())]
-    try:
-        # The kernel takes a moment to end who was killed.
-        await until(lambda: all((_stat(pid) or "Z")[0] in "ZX" for pid in started), source, seconds=10.0)
-    finally:
-        for pid in started:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-
-async def test_a_child_that_was_reaped_is_never_signalled_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    child = ChildProcess([sys.executable, "-c", ""], os.environ)
-    assert await child.wait(60.0)
-    signalled: list[int] = []
-    monkeypatch.setattr(os, "killpg", lambda pid, _: signalled.append(pid))
-    child.kill()
-    assert await child.stop(0.0)
-    assert signalled == []

@@ -24,7 +24,7 @@ from bench.advice.predict import advised, every_regime
 from bench.silicon.prior import TERMS, context_by_size, of_any
 from bench.written import write_part
 from kvpressure.model.action import Expected, Shift
-from kvpressure.simulation import config_changes, priors
+from kvpressure.simulation import config_changes, steps
 from kvpressure.simulation.config_changes import ConfigChange
 from kvpressure.simulation.least_squares import Prior
 from tests.lab.vary import MARK
@@ -242,16 +242,16 @@ def _range(shift: Shift) -> str:
 @contextmanager
 def _prior_of_others(table: str) -> Iterator[None]:
     """Let steps be fitted with the prior of all models but that of a table."""
-    kept, at_8b, by_size = priors.DENSE, priors.CONTEXT_AT_8B, priors.CONTEXT_BY_SIZE
+    kept, at_8b, by_size = steps.DENSE, steps.CONTEXT_AT_8B, steps.CONTEXT_BY_SIZE
     if table:
         others = of_any(table)
         places = [TERMS.index(term) for term in ("fixed", "sequence", "context", "prompt", "pair")]
-        priors.DENSE = Prior(tuple(others.logarithms[place] for place in places), kept.deviations)
-        priors.CONTEXT_AT_8B, priors.CONTEXT_BY_SIZE = context_by_size(table)
+        steps.DENSE = Prior(tuple(others.logarithms[place] for place in places), kept.deviations)
+        steps.CONTEXT_AT_8B, steps.CONTEXT_BY_SIZE = context_by_size(table)
     try:
         yield
     finally:
-        priors.DENSE, priors.CONTEXT_AT_8B, priors.CONTEXT_BY_SIZE = kept, at_8b, by_size
+        steps.DENSE, steps.CONTEXT_AT_8B, steps.CONTEXT_BY_SIZE = kept, at_8b, by_size
 
 
 def _on_cards(paths: Sequence[Path]) -> dict[str, dict[Key, Ran]]:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from bench.detection.judge import Outcome
-from bench.detection.lab_score import LAB_CAUSES, Judged, Moment, scored
-from bench.detection.lab_tables import steps_tables
+from bench.detection.lab_score import LAB_CAUSES, Judged, Moment, scored, steps_tables
+from bench.detection.score import quantile
 from tests.lab import fetch
 from tests.lab.clock import Clock
 from tests.lab.connector import FakeConnector
@@ -278,7 +278,7 @@ def test_seconds_after_a_change_do_not_count() -> None:
     score = scored(track((60, "healthy", "healthy"), (100, "deferred", "healthy")))
     assert score.confusion == Counter({("healthy", "healthy"): 60, ("deferred", "healthy"): 54})
     assert score.excluded == 46
-    assert score.right("deferred") == 0.0
+    assert score.accuracy("deferred") == 0.0
 
 
 def test_a_critical_verdict_that_may_not_be_said_is_counted_apart() -> None:
@@ -292,13 +292,13 @@ def test_a_cause_is_named_when_its_word_comes_before_it_is_over() -> None:
         track((40, "healthy", "healthy"), (12, "stuck", "healthy"), (40, "stuck", "stuck"), (40, "idle", "x"))
     )
     assert score.delays == [0.0, 12.0, None]
-    assert score.delay(0.5) == 6.0
+    assert quantile(score.delays, 0.5) == 6.0
 
 
 def test_unknown_is_excused_at_the_start_only() -> None:
     score = scored(track((20, "healthy", "unknown"), (40, "healthy", "healthy")))
     assert score.excluded == 15
-    assert score.unknown() == 5 / 45
+    assert score.unknown_seconds() == 5
 
 
 def test_regimes_on_cards_have_their_own_row_where_there_are_others() -> None:

@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from kvpressure.cli.brief import brief_report
 from kvpressure.cli.findings import EngineFacts
+from kvpressure.cli.report import brief_report
 from kvpressure.cli.triage.run import of_trace
 from tests.support.printed import printed
 from tests.support.tools import FIXTURES

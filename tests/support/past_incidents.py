@@ -10,8 +10,7 @@ from kvpressure.engines.reader import PageReader
 from kvpressure.engines.recordings import TraceLine, read_trace
 from kvpressure.model.schemas.incidents import VERSION
 from kvpressure.prometheus.client import Server
-from kvpressure.prometheus.names import Target
-from kvpressure.prometheus.targets import Discovered
+from kvpressure.prometheus.names import Discovered, Target
 from kvpressure_incidents.follow import Follower, Task
 from tests.support.tools import FIXTURES
 

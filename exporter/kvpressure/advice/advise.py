@@ -6,12 +6,12 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from kvpressure.advice import cache, others, pressure, transfer
+from kvpressure.advice import cache, others, pressure
 from kvpressure.advice.case import Case, Place
 from kvpressure.advice.limits import known_limits
+from kvpressure.advice.others import stuck
 from kvpressure.advice.rollout import VERIFY, with_open_check
 from kvpressure.advice.shell import placeholders
-from kvpressure.advice.stuck import stuck
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.action import AFTER, NOW, Action
 from kvpressure.model.catalogue import NOT_KNOWN
@@ -37,11 +37,11 @@ _BY_CAUSE: Final[dict[Cause, Callable[[Case], tuple[list[Action | None], str]]]]
 """Each returns its actions, and why nothing could be predicted of them, "" where that is not special to the case."""
 _BY_DETAIL: Final[dict[str, Callable[[Case], tuple[list[Action | None], str]]]] = {
     "eviction": pressure.evicted,
-    "held_for_transfer": transfer.held_for_transfer,
+    "held_for_transfer": others.held_for_transfer,
     "other_pool": cache.larger_other_pool,
     "reserved": pressure.reserved,
     "stranded": stuck,
-    "transfer": transfer.slow_transfer,
+    "transfer": others.slow_transfer,
 }
 """Details whose cure is another than that of their cause."""
 

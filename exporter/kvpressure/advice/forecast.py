@@ -14,7 +14,7 @@ from kvpressure.capacity.cards import table_for
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.action import Expected, Shift
 from kvpressure.model.values import Derived, at
-from kvpressure.simulation import config_changes, eviction_cures, greedy_search, other_limits, search
+from kvpressure.simulation import config_changes, eviction_cures, greedy_search, search
 from kvpressure.simulation.calibrate import Given, Known, growing_share, held_at
 from kvpressure.simulation.config_changes import (
     OFFLOAD,
@@ -241,12 +241,14 @@ def more_batch(case: Case) -> Forecast:
     """Return the forecast with more sequences, or more tokens of a step, where their cap defers requests."""
     limit, step = case.limits.max_num_seqs, case.limits.max_num_batched_tokens
     if case.diagnosis.detail == "prefill_budget" and step is not None:
-        return _relieved(case, math.inf, lambda model: other_limits.larger_steps(model, step.value, case.replicas or 2))
+        return _relieved(
+            case, math.inf, lambda model: greedy_search.larger_steps(model, step.value, case.replicas or 2)
+        )
     if limit is None:
         return Forecast(reason="how many sequences may run is not known")
     most = case.thresholds.advice.raise_max_factor
     return _relieved(
-        case, limit.value, lambda model: other_limits.more_sequences(model, limit.value, most, case.replicas or 2)
+        case, limit.value, lambda model: greedy_search.more_sequences(model, limit.value, most, case.replicas or 2)
     )
 
 
@@ -256,7 +258,7 @@ def more_gpus(case: Case) -> Forecast:
     rejected = () if limit is None else (config_changes.sequences(int(2 * limit.value)),)
     growing = None if case.diagnosis.detail in _OF_PROMPTS else growing_share(case.observed)
     return _relieved(
-        case, math.inf, lambda model: other_limits.more_servers(model, case.replicas or 2, rejected), growing
+        case, math.inf, lambda model: greedy_search.more_servers(model, case.replicas or 2, rejected), growing
     )
 
 
@@ -266,7 +268,7 @@ def without_limit(case: Case) -> Forecast:
     return _relieved(
         case,
         held_at(case.observed),
-        lambda model: other_limits.without_hold(model, math.inf if limit is None else limit.value),
+        lambda model: greedy_search.without_hold(model, math.inf if limit is None else limit.value),
     )
 
 

@@ -1,8 +1,13 @@
-"""What to do about causes other than KV pressure: another limit that requests wait for, the GPU, the host, a hang."""
+"""What to do about causes other than KV pressure: another limit that requests wait for, the GPU, the host, a hang.
+
+Where prefill and decode are apart, the cure is on the side that limits, which need not be the one where requests wait.
+For an engine that serves nobody nothing here buys capacity: a server more does not wake it.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -12,10 +17,12 @@ from kvpressure.advice.forecast import more_batch, more_gpus, without_limit
 from kvpressure.advice.limits import SEQUENCE_CAPS
 from kvpressure.advice.pressure import declined
 from kvpressure.advice.replicas import replicas
-from kvpressure.advice.rollout import apply_changes, changed, expected, gone, no_longer, series, watch
-from kvpressure.advice.shell import look_again, more_cpu, whether_it_runs
+from kvpressure.advice.rollout import apply_changes, changed, expected, generates, gone, no_longer, series, watch
+from kvpressure.advice.shell import look_again, more_cpu, replace_stuck, save_evidence, whether_it_runs
 from kvpressure.model.action import Action, Expected
 from kvpressure.model.values import at, number
+from kvpressure.model.verdict import Cause
+from kvpressure.model.view import DecodeEngine
 from kvpressure.runtimes.runtime import Remedy
 from kvpressure.simulation.config_changes import STEP
 from kvpressure.simulation.greedy_search import HOLD, Choice
@@ -332,3 +339,185 @@ def _shared_steps(case: Case) -> Action | None:
         count = max(1, int(budget.value * LONG_PROMPT_STEP_RATIO))
         flags, remedy = {remedy.flag: str(count)}, replace(remedy, new=remedy.counted.format(count=count))
     return replace(remedied(case, remedy, "compute_bound", remedy.why), flags=flags)
+
+
+MAX_NAMED: Final = 3
+_NOT_SIMULATED: Final = "what the other side would do is not simulated"
+_NOT_HERE: Final = "More KV cache or replicas on the prefill side would only keep more of them."
+_SLOW: Final = "transfer"
+_OF_TRANSFERS: Final = frozenset({_SLOW, "remote_kv", "external_kv"})
+"""Details of `deferred` that wait for what prefill engines computed."""
+
+
+def held_for_transfer(case: Case) -> tuple[list[Action | None], str]:
+    """Return what to do on the decode side, by what its engines' verdicts say; where to look while none is known."""
+    short = _named(engine for engine in case.decode_side if engine.cause is Cause.KV_CACHE_PRESSURE)
+    slow = _named(
+        engine for engine in case.decode_side if engine.cause is Cause.DEFERRED and engine.detail in _OF_TRANSFERS
+    )
+    if short:
+        action = Action(
+            key="decode_replica",
+            title="Add decode replicas, or KV cache on the decode side",
+            why=f"{short} out of KV cache: prompts that are finished here are not read. {_NOT_HERE}",
+            cost="Another GPU (or set of GPUs) for as long as it runs; what the decode engines' own advice changes may "
+            "cost less.",
+            checks=no_longer(case, "kv_cache_pressure", "5 minutes after the decode side has room"),
+            commands=look_again(case.place),
+        )
+    elif slow and (remedy := case.own.remedies.details.get(_SLOW)) is not None:
+        why = f"{slow} waiting for transfers. {remedy.why} {_NOT_HERE}"
+        action = _network(case, remedy, "kv_cache_pressure", why)
+    else:
+        action = Action(
+            key="see_decode_side",
+            title="See why the decode side does not read finished prompts",
+            why="Most of the KV cache in use here are prompts that are finished. kv_cache_pressure of the decode "
+            "engines: add decode replicas, or KV cache there. deferred: the network between the two is slow. Neither: "
+            f"the router lost their requests, or the connector failed (its log). {_NOT_HERE}",
+            cost="A minute.",
+            checks=no_longer(case, "kv_cache_pressure", "5 minutes after the change"),
+            commands=look_again(case.place),
+        )
+    return [action], _NOT_SIMULATED
+
+
+def slow_transfer(case: Case) -> tuple[list[Action | None], str]:
+    """Return what makes transfers faster; no change of this engine's batch or cache does.
+
+    Where requests spend hardly any of their time in transfer it says so instead.
+    """
+    remedy, share = case.own.remedies.details.get(_SLOW), _waiting_share(case)
+    if remedy is None:
+        return [], _NOT_SIMULATED
+    if share is None:
+        return [_network(case, remedy, "deferred", remedy.why)], _NOT_SIMULATED
+    most = f"Requests wait for at most {share:.0%} of their time here: a faster network gains no more than that."
+    if share < case.thresholds.advice.gain_min_ratio:
+        return [Action(key="would_not_help", title="Leave the network: transfers hardly matter", why=most)], ""
+    return [_network(case, remedy, "deferred", f"{remedy.why} {most}")], _NOT_SIMULATED
+
+
+def _waiting_share(case: Case) -> float | None:
+    """Return the share of their time at this engine that requests wait, by how many wait and run (Little's law)."""
+    waiting, running = (at(case.derived, f"requests_{state}") for state in ("waiting", "running"))
+    return None if waiting is None or running is None or not waiting + running else waiting / (waiting + running)
+
+
+def _network(case: Case, remedy: Remedy, cause: str, why: str) -> Action:
+    action = remedied(case, remedy, cause, why)
+    return replace(action, key=_SLOW, checks=no_longer(case, cause, "5 minutes after the change"))
+
+
+def _named(engines: Iterable[DecodeEngine]) -> str:
+    """Return the decode engines as the beginning of a sentence; "" where there is none."""
+    found = [engine.target for engine in engines]
+    more = f" and {len(found) - MAX_NAMED} more" if len(found) > MAX_NAMED else ""
+    named = f"{', '.join(found[:MAX_NAMED])}{more}"
+    return f"Decode engine{'s' if len(found) > 1 else ''} {named} {'are' if len(found) > 1 else 'is'}" if found else ""
+
+
+_WITHIN: Final = "2 minutes after it"
+
+
+def stuck(case: Case) -> tuple[list[Action | None], str]:
+    """Return the actions for a stuck server: save the evidence, end what blocks it where that is known, replace it."""
+    cure = _CURES.get(case.diagnosis.detail)
+    return [_evidence(case), None if cure is None else cure(case), _restart(case)], ""
+
+
+def _evidence(case: Case) -> Action:
+    symptom = _SYMPTOMS.get(case.diagnosis.detail, "It has requests, and nothing moves")
+    return Action(
+        key="save_evidence",
+        title="First save the evidence: it is gone after the restart",
+        why=f"{symptom}: the engine hangs. Its stacks say where.",
+        cost="A minute. Reading the stacks does not change the process. py-spy comes from PyPI: where that cannot "
+        "be reached, use an image that has it.",
+        checks=("stacks.txt, engine.log and page.prom are not empty.",),
+        commands=save_evidence(case.place),
+    )
+
+
+def _restart(case: Case) -> Action:
+    why = "A hung engine does not come back by itself; the other replicas go on serving."
+    if case.diagnosis.detail in _COMES_BACK:
+        why = "Where the request is not known, this ends it; but it comes back with its client's next try."
+    return Action(
+        key="restart",
+        title="Replace this server only",
+        why=why,
+        cost="The requests that wait on it are lost: clients have to send them again.",
+        checks=no_longer(
+            case,
+            case.diagnosis.cause.value,
+            "2 minutes after the new server is ready",
+            generates(case),
+        ),
+        commands=replace_stuck(case.place),
+    )
+
+
+def _abort(case: Case) -> Action:
+    """Return the action that ends the one request that cannot be served, and refuses the next like it."""
+    capacity, words = case.capacity, case.own.words.limits
+    least = "the tokens of the KV cache" if capacity is None else f"{number(capacity)} tokens"
+    return Action(
+        key="abort_request",
+        title="End the request that cannot be served, and refuse others like it",
+        new=f"prompt and answer below {least}, at the gateway or by {words['max_model_len']}",
+        why="A prompt that does not fit the whole cache, or fits it without its answer, is tried for ever, and all "
+        "others wait behind it. It ends when its client closes the connection; a restart alone brings it back with "
+        "the client's next try.",
+        cost="That request is refused: it needs a server with a larger cache.",
+        checks=no_longer(case, case.diagnosis.cause.value, _WITHIN),
+        commands=look_again(case.place),
+    )
+
+
+def _release(case: Case) -> Action:
+    """Return the action that frees blocks which a connector holds."""
+    return Action(
+        key="release_blocks",
+        title="End the requests that hold the cache, then stop or cap the connector",
+        new=case.own.words.connector,
+        why="Requests that are not in the batch hold blocks that those in the queue need, and neither goes on: KV that "
+        "is being loaded or sent is kept until the connector is done with it. Caps on tokens or another server do not "
+        "free them.",
+        cost="The requests that hold blocks are lost: clients have to send them again.",
+        checks=no_longer(case, case.diagnosis.cause.value, _WITHIN),
+        commands=look_again(case.place),
+    )
+
+
+def _what_for(case: Case) -> Action:
+    return Action(
+        key="see_what_is_waited_for",
+        title="See what the deferred requests wait for",
+        why="All that wait are put off for something outside the batch: KV from another pod or an offload tier, a "
+        "grammar, a slot for an adapter. It has not come for minutes. The engine's log names it; where it is another "
+        "pod, look at that one first.",
+        cost="A minute.",
+        checks=no_longer(case, case.diagnosis.cause.value, _WITHIN),
+        commands=look_again(case.place),
+    )
+
+
+_CURES: Final[Mapping[str, Callable[[Case], Action]]] = {
+    "looping": _abort,
+    "too_large": _abort,
+    "held_blocks": _release,
+    "stranded": _release,
+    "deferred": _what_for,
+}
+"""What ends the stretch without a restart, by detail."""
+
+_SYMPTOMS: Final[Mapping[str, str]] = {
+    "held_blocks": "Nothing runs, and requests that do not run hold the cache",
+    "stranded": "Nothing runs, and requests that do not run hold the cache",
+    "looping": "It computes, and nothing comes of it",
+    "trickle": "It has requests, and hardly a token comes",
+    "crawling": "Its steps take many times as long as before",
+}
+
+_COMES_BACK: Final = frozenset({"looping", "too_large"})

@@ -15,17 +15,15 @@ from typing import Final
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.limits import Limits
 from kvpressure.model.view import Interval, Observed
-from kvpressure.simulation.arrivals import Arrivals, arrivals_of, of_present_load
-from kvpressure.simulation.demand import demand_of
+from kvpressure.simulation.demand import Arrivals, arrivals_of, demand_of, of_present_load
 from kvpressure.simulation.hits import MeasuredHits, has_sessions
 from kvpressure.simulation.lengths import LengthDistribution
 from kvpressure.simulation.outcome import Outcome
 from kvpressure.simulation.page import Page, mean_of, read, sum_of
-from kvpressure.simulation.priors import DENSE, prior_of, prior_otherwise
 from kvpressure.simulation.scheduler import COARSE_ANSWERS, Simulation, simulate
 from kvpressure.simulation.server import STEP_TOKENS, Demand, Server, StepTimes
 from kvpressure.simulation.step_table import StepTable, fitted_to
-from kvpressure.simulation.steps import SHARED_RATIO, Steps, UnknownError, steps_of
+from kvpressure.simulation.steps import DENSE, SHARED_RATIO, Steps, UnknownError, prior_of, prior_otherwise, steps_of
 
 MAX_SHARE: Final = 0.8
 """Of a step's time, that may grow with the batch."""

@@ -14,10 +14,9 @@ from kvpressure.simulation.calibrate import Given, Known, Open, known
 from kvpressure.simulation.calibrate_sessions import THINK_RATIOS_OTHERWISE, known_sessions
 from kvpressure.simulation.consequences import COVERED_DEVIATIONS, Model
 from kvpressure.simulation.described import Traffic, under, within_caps
-from kvpressure.simulation.priors import prior_otherwise
 from kvpressure.simulation.returning import Returning, returning
 from kvpressure.simulation.scheduler import COARSE_ANSWERS, COARSE_SESSION_ANSWERS, simulate
-from kvpressure.simulation.steps import UnknownError
+from kvpressure.simulation.steps import UnknownError, prior_otherwise
 
 ROOM_FOR_ALL_FACTOR: Final = 100.0
 OTHERWISE: Final = (

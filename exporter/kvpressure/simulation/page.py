@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from kvpressure.model.limits import Limits
 from kvpressure.model.view import Interval, Observed
 from kvpressure.simulation.lengths import LengthDistribution, lengths
-from kvpressure.simulation.steps import UnknownError
-
-LEAST_INTERVALS: Final = 10
+from kvpressure.simulation.steps import LEAST_INTERVALS, UnknownError
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvpressure.simulation import config_changes
-from kvpressure.simulation.comparison import Row, row
 from kvpressure.simulation.config_changes import MAX_REPLICAS, WATERMARK_RATIO, ConfigChange, applied, holds
-from kvpressure.simulation.consequences import Model
+from kvpressure.simulation.consequences import Model, Row, row
 from kvpressure.simulation.greedy_search import Search, Step, about_the_best
 from kvpressure.simulation.outcome import Outcome
 

@@ -12,8 +12,7 @@ from kvpressure.model.values import Derived, known
 from kvpressure.model.view import Interval, Observed
 from kvpressure.simulation.demand import GROWTH_SHARE, growth
 from kvpressure.simulation.page import counted, mean_of, sum_of
-from kvpressure.simulation.priors import DENSE, prior_of
-from kvpressure.simulation.steps import Steps, UnknownError, steps_of
+from kvpressure.simulation.steps import DENSE, Steps, UnknownError, prior_of, steps_of
 
 LEAST_CHANGE: Final = 3.0
 """Requests by which the queue of clients who wait may grow or shrink: some think a while, some are new."""

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from kvpressure.cli.brief import brief_report
 from kvpressure.cli.findings import Finding
 from kvpressure.cli.fleet import workloads, workloads_json
+from kvpressure.cli.report import brief_report
 from kvpressure.model.action import Action
 from kvpressure.model.target_status import STATUSES, ReplicaState, replica_state
 from kvpressure.model.verdict import Cause, Diagnosis, Evidence, Stage

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from kvpressure.cli import main
-from kvpressure.cli.triage import here
+from kvpressure.cli.triage import run
 from tests.support import servers
 from tests.support.servers import FaultServer, read_trace
 from tests.support.tools import FIXTURES
@@ -28,7 +28,7 @@ def listening(proc: Path, *ports: int) -> Path:
 
 @pytest.mark.process
 async def test_only_a_port_with_an_engines_page_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(here, "ANSWERS_WITHIN_SECONDS", 1.0)
+    monkeypatch.setattr(run, "ANSWERS_WITHIN_SECONDS", 1.0)
     async with (
         FaultServer(servers.page(PAGE)) as engine,
         FaultServer(servers.page(OTHER)) as other,
@@ -36,13 +36,13 @@ async def test_only_a_port_with_an_engines_page_is_one(tmp_path: Path, monkeypat
         FaultServer(servers.hangs) as hung,
     ):
         proc = listening(tmp_path, engine.port, other.port, site.port, hung.port)
-        models, asked = await asyncio.to_thread(here.engines_here, proc)
+        models, asked = await asyncio.to_thread(run.engines_here, proc)
     assert (list(models), asked) == ([f":{engine.port}"], 5)
     assert all(models.values())
 
 
 def test_without_one_it_says_what_to_type(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(here, "engines_here", lambda: ({}, 3))
+    monkeypatch.setattr(run, "engines_here", lambda: ({}, 3))
     config = tmp_path / "config"
     monkeypatch.setenv("KUBECONFIG", str(config))
     for words in ((), ("triage",), ("triage", "--json")):
@@ -57,7 +57,7 @@ def test_without_one_it_says_what_to_type(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 @pytest.mark.process
 def test_the_name_of_the_program_alone_triages_what_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(here, "engines_here", lambda: ({":1": "llama"}, 3))
+    monkeypatch.setattr(run, "engines_here", lambda: ({":1": "llama"}, 3))
     alone, named = (CliRunner().invoke(main, words) for words in ((), ("triage",)))
     assert (alone.exit_code, alone.stdout) == (named.exit_code, named.stdout)
     assert "localhost:1" in alone.stdout
@@ -65,4 +65,4 @@ def test_the_name_of_the_program_alone_triages_what_is_here(monkeypatch: pytest.
 
 
 def test_a_machine_without_proc_has_none(tmp_path: Path) -> None:
-    assert here.engines_here(tmp_path) == ({}, 0)
+    assert run.engines_here(tmp_path) == ({}, 0)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.simulator.scenarios import episode
+from bench.simulator.service import SimulatedServer
 from bench.simulator.trace import frames
 from kvpressure.diagnosis.diagnose import Diagnostician
 from kvpressure.diagnosis.facts import Inputs
@@ -423,7 +424,7 @@ def test_a_simulated_episode_is_reported_within_half_a_minute_and_ends_within_on
     pipeline, reader = Pipeline(PipelineSettings(), THRESHOLDS), PageReader()
     wrong = 0
     began, label = 0.0, ""
-    for frame in frames(episode(cause_name, 3), 3):
+    for frame in frames(SimulatedServer(episode(cause_name, 3), 3)):
         if frame["label"] != label:
             began, label = frame["t"], frame["label"]
         for view in pipeline.on_page(FakeTarget(), reader.read(frame["page"].encode(), frame["t"])):

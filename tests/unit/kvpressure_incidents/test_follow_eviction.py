@@ -11,7 +11,7 @@ import pytest
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engines.reader import PageReader
 from kvpressure.prometheus.client import Server
-from kvpressure.prometheus.targets import Discovered
+from kvpressure.prometheus.names import Discovered
 from kvpressure_incidents.follow import Follower, Task
 from kvpressure_incidents.words import lost
 from tests.support.past_incidents import TARGET

@@ -12,9 +12,8 @@ import pytest
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.prometheus.answers import PrometheusError
 from kvpressure.prometheus.client import Server
-from kvpressure.prometheus.names import Target
+from kvpressure.prometheus.names import Discovered, Target
 from kvpressure.prometheus.paging import Span
-from kvpressure.prometheus.targets import Discovered
 from kvpressure_incidents.follow import Task, in_parallel
 from tests.support.fake_prometheus import Answer, FakePrometheus, Request, success
 

@@ -10,9 +10,17 @@ import pytest
 
 from kvpressure.engines.reader import PageReader
 from kvpressure.model.samples import EnginePage
-from kvpressure.prometheus.names import Selection, Spelled, Target, all_names, labelled_engine, spelled, target_of
+from kvpressure.prometheus.names import (
+    Discovered,
+    Selection,
+    Spelled,
+    Target,
+    all_names,
+    labelled_engine,
+    spelled,
+    target_of,
+)
 from kvpressure.prometheus.raw import PageMaker, interval_of
-from kvpressure.prometheus.targets import Discovered
 from kvpressure.runtimes.registry import TABLES
 from kvpressure.runtimes.vllm.metrics import VLLM
 from tests.support.tools import FIXTURES

@@ -6,9 +6,9 @@ import pytest
 
 from kvpressure.model.view import Observed, Unfinished
 from kvpressure.simulation import calibrate
-from kvpressure.simulation.arrivals import Arrivals
 from kvpressure.simulation.calibrate import Known, known
 from kvpressure.simulation.config_changes import kv_in_8_bits, replicas
+from kvpressure.simulation.demand import Arrivals
 from kvpressure.simulation.models import model_of
 from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.steps import UnknownError

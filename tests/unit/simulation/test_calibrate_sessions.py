@@ -26,9 +26,9 @@ THRESHOLDS = load_thresholds()
 CURVE = tuple(
     PoolHits(factor, ratio) for factor, ratio in ((1.25, 0.135), (1.5, 0.263), (2.0, 0.689), (3.0, 0.912), (8.0, 0.912))
 )
-"""Of `joins`, by `python -m bench.working_set.curve workingset-joins`."""
+"""Of `workingset-joins`, by every use of every block, without sampling."""
 LAB = {1.0: (0.087, 52.4, 1.92), 1.5: (0.271, 53.8, 1.30), 2.0: (0.677, 55.8, 0.49), 3.0: (0.913, 56.4, 0.16)}
-"""Hits, tokens/s and mean TTFT of the lab's runs of it on so many times its pool (bench/working_set)."""
+"""Hits, tokens/s and mean TTFT of the lab's runs of it on so many times its pool (bench/advice/eviction.py)."""
 
 
 @cache

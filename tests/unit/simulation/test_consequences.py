@@ -8,9 +8,8 @@ from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.action import DRAIN_MAX_SECONDS, drain_text
 from kvpressure.model.limits import Limit
 from kvpressure.simulation import consequences
-from kvpressure.simulation.comparison import compared, over_load, row
 from kvpressure.simulation.config_changes import cap_prompt, cap_total, kv_in_8_bits, pool, replicas, sequences
-from kvpressure.simulation.consequences import Figures, Model
+from kvpressure.simulation.consequences import Figures, Model, compared, over_load, row
 from kvpressure.simulation.described import MeanAndP95, Traffic, alternatives
 from kvpressure.simulation.models import model_of, modelled
 from kvpressure.simulation.server import Server, StepSeconds

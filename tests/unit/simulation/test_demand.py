@@ -10,7 +10,7 @@ import pytest
 
 from kvpressure.model.samples import CacheConfig
 from kvpressure.model.view import Interval, Observed
-from kvpressure.simulation.arrivals import Arrivals, arrivals_of, of_present_load
+from kvpressure.simulation.demand import Arrivals, arrivals_of, of_present_load
 
 SECONDS = 60
 STAY = 8.0

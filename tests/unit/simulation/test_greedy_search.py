@@ -10,10 +10,9 @@ from kvpressure.model.limits import Limit
 from kvpressure.simulation.calibrate import Known, Measured, growing_share, held_at
 from kvpressure.simulation.config_changes import kv_in_8_bits, sequences
 from kvpressure.simulation.consequences import Model
-from kvpressure.simulation.greedy_search import choose
+from kvpressure.simulation.greedy_search import choose, larger_steps, more_sequences, more_servers, without_hold
 from kvpressure.simulation.lengths import Bucket, LengthDistribution
 from kvpressure.simulation.models import model_of
-from kvpressure.simulation.other_limits import larger_steps, more_sequences, more_servers, without_hold
 from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.server import Demand, RequestShape, Server, StepSeconds
 from tests.support.observed import given, pressed_view

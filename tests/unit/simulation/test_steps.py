@@ -9,9 +9,8 @@ import pytest
 
 from kvpressure.model.samples import CacheConfig, HistogramSample
 from kvpressure.model.view import Interval, Observed
-from kvpressure.simulation.priors import with_experts
 from kvpressure.simulation.server import StepSeconds
-from kvpressure.simulation.steps import UnknownError, steps_of
+from kvpressure.simulation.steps import UnknownError, steps_of, with_experts
 
 POOL, CONTEXT, PROMPT, OUTPUT = 400_000.0, 2_000.0, 1_800.0, 400.0
 TRUE = StepSeconds(0.006, 1e-5, 2e-5, 4e-8, 8e-10)

@@ -85,11 +85,11 @@ def command(engines: tuple[str, ...], full: bool, advice: bool, trace: Path | No
         else:
             say(*(line for name, why in found.items() for line in (name, f"no verdict: {why}", "")))
         sys.exit(CANNOT_TELL)
-    from kvpressure.cli.triage import run as triage_run  # noqa: PLC0415 - a second of CPU, not for --help
-    from kvpressure.cli.triage.live import Shows  # noqa: PLC0415
+    from kvpressure.cli.triage.live import Shows  # noqa: PLC0415 - a second of CPU, not for --help
+    from kvpressure.cli.triage.run import run  # noqa: PLC0415
 
     shows = Shows.FULL if full else Shows.ADVICE if advice else Shows.BRIEF
-    sys.exit(triage_run.run(engines, trace, shows, options))
+    sys.exit(run(engines, trace, shows, options))
 
 
 def _print_refused(found: Mapping[str, str], began: float, *, advice: bool) -> None:

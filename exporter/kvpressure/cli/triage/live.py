@@ -12,11 +12,11 @@ from rich.console import Console, Group
 from rich.live import Live
 
 from kvpressure.cli.access import gateways_of
-from kvpressure.cli.brief import brief_report
 from kvpressure.cli.console import console, show
-from kvpressure.cli.findings import EngineFacts, Finding, advice_json, as_json, engines_of, exit_code
+from kvpressure.cli.findings import EngineFacts, Finding, advice_json, engines_of, exit_code
+from kvpressure.cli.findings import as_json as findings_json
 from kvpressure.cli.fleet import workloads_json
-from kvpressure.cli.report import advice_report, gpu_table, triage_report, verdict_line
+from kvpressure.cli.report import advice_report, brief_report, gpu_table, triage_report, verdict_line
 from kvpressure.cli.sampling import Sampler, sample, targets_named
 from kvpressure.cli.say import say, say_json
 from kvpressure.config.thresholds import Thresholds, load_thresholds
@@ -37,6 +37,15 @@ class Shows(Enum):
         if self is Shows.ADVICE:
             return advice_report(findings)
         return brief_report(findings, now) if self is Shows.BRIEF else triage_report(findings, now)
+
+    def print(self, findings: Sequence[Finding], now: float, *, as_json: bool, **about: object) -> int:
+        """Print the findings, as JSON after what is said `about` the run, and return the exit code."""
+        if as_json:
+            whole = {**about, **findings_json(findings), **workloads_json(findings)}
+            say_json(advice_json(findings) if self is Shows.ADVICE else whole)
+        else:
+            show(console(), self.report(findings, now))
+        return exit_code(findings)
 
 
 @dataclass(slots=True)
@@ -92,7 +101,7 @@ class Triage:
     def record(self, findings: list[Finding], now: float) -> dict[str, object]:
         """Return all findings for programs."""
         sampled = {"t": now, "duration_seconds": round(self.sampler.seconds, 3)}
-        return {**sampled, **as_json(findings, self.sampler.gpus()), **workloads_json(findings)}
+        return {**sampled, **findings_json(findings, self.sampler.gpus()), **workloads_json(findings)}
 
     def show(self, out: Console, findings: list[Finding], now: float) -> None:
         """Print the findings for people."""

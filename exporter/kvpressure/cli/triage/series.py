@@ -8,11 +8,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from kvpressure.cli.console import console, phases, show
-from kvpressure.cli.findings import EngineFacts, Finding, advice_json, as_json, exit_code, worst_first
-from kvpressure.cli.fleet import workloads_json
+from kvpressure.cli.console import phases
+from kvpressure.cli.findings import EngineFacts, Finding, worst_first
 from kvpressure.cli.options import refuse
-from kvpressure.cli.say import fail, say, say_json
+from kvpressure.cli.say import fail, say
 from kvpressure.cli.triage.live import Shows
 from kvpressure.config.strict_yaml import ConfigError
 from kvpressure.config.thresholds import Thresholds, load_thresholds
@@ -28,10 +27,9 @@ from kvpressure.prometheus.client import Prometheus
 from kvpressure.prometheus.declared import Declared, declared_there, pod_of, roles_there
 from kvpressure.prometheus.gateways import Pool, Queue, behind, pools_there
 from kvpressure.prometheus.http_config import server_of
-from kvpressure.prometheus.names import Selection, Target, quoted
+from kvpressure.prometheus.names import Discovered, Selection, Target, names_there, quoted, targets_there
 from kvpressure.prometheus.paging import Span
 from kvpressure.prometheus.raw import PageMaker, interval_of, read_pages
-from kvpressure.prometheus.targets import Discovered, names_there, targets_there
 from kvpressure.runtimes.registry import ASSUMED
 
 READ_SECONDS: Final = 1200.0
@@ -69,14 +67,9 @@ def run(url: str, options: Mapping[str, Any], shows: Shows) -> int:
     if not found:
         fail(f"triage: {url} scrapes none of the engines any more that it has series of")
     findings = look.with_advice(found)
-    if options["as_json"]:
-        document = {"t": look.now, "prometheus": url, **as_json(findings), **workloads_json(findings)}
-        say_json(advice_json(findings) if shows is Shows.ADVICE else document)
-    else:
-        if client.warnings:
-            say(*client.warnings, err=True)
-        show(console(), shows.report(findings, look.now))
-    return exit_code(findings)
+    if client.warnings and not options["as_json"]:
+        say(*client.warnings, err=True)
+    return shows.print(findings, look.now, as_json=options["as_json"], t=look.now, prometheus=url)
 
 
 @dataclass(slots=True)

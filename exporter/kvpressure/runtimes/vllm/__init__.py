@@ -19,10 +19,9 @@ from kvpressure.runtimes.runtime import (
     without_dashes,
 )
 from kvpressure.runtimes.starting import Chart, KServe
-from kvpressure.runtimes.vllm.launch import EXTRA_ARGUMENTS, STARTING, pooling
+from kvpressure.runtimes.vllm.launch import EXTRA_ARGUMENTS, REMOVED, STARTING, pooling, version_of
 from kvpressure.runtimes.vllm.logs import LOGS
 from kvpressure.runtimes.vllm.metrics import EVIDENCE, VLLM
-from kvpressure.runtimes.vllm.removed import REMOVED, version_of
 
 _FORMATS: Final = frozenset(("vllm", "huggingface"))
 

@@ -17,8 +17,8 @@ from kvpressure.config.thresholds import load_thresholds
 from kvpressure.kubernetes.objects.references import is_reference
 from kvpressure.model.errors import SourceError
 from kvpressure.runtimes.registry import ASSUMED, NAMES
-from kvpressure.simulation.comparison import compared, over_load
 from kvpressure.simulation.config_changes import ConfigChange
+from kvpressure.simulation.consequences import compared, over_load
 from kvpressure.simulation.described import DescriptionError
 from kvpressure.simulation.search import SearchResult, search
 from kvpressure.simulation.steps import UnknownError

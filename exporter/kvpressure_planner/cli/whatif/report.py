@@ -22,9 +22,8 @@ from kvpressure.model.verdict import Cause
 from kvpressure.printable import clean
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.simulation import steps
-from kvpressure.simulation.comparison import Point, Row
 from kvpressure.simulation.config_changes import MAX_REPLICAS, OFFLOAD, TIER_BYTES_PER_SECOND
-from kvpressure.simulation.consequences import Figures, Span
+from kvpressure.simulation.consequences import Figures, Point, Row, Span
 from kvpressure.simulation.search import SearchResult
 from kvpressure.simulation.server import Demand
 from kvpressure.simulation.sessions import Sessions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.runtimes.vllm.removed import NEWEST, REMOVED, version_of
+from kvpressure.runtimes.vllm.launch import NEWEST, REMOVED, version_of
 from kvpressure_planner.audit import audit, read
 
 

@@ -6,9 +6,8 @@ import pytest
 
 from kvpressure.prometheus.answers import PrometheusError
 from kvpressure.prometheus.client import Prometheus, Server
-from kvpressure.prometheus.names import Selection, Target, spelled
+from kvpressure.prometheus.names import MAX_LABELLINGS, MAX_TARGETS, Selection, Target, lacking, spelled, targets_there
 from kvpressure.prometheus.paging import Span
-from kvpressure.prometheus.targets import MAX_LABELLINGS, MAX_TARGETS, lacking, targets_there
 from kvpressure.runtimes.registry import TABLES
 from tests.support.fake_prometheus import NAMES, FakePrometheus, success
 

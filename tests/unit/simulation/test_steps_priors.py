@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from kvpressure.simulation.priors import DENSE, USUAL_EXPERT_RATIO, prior_of, prior_otherwise
+from kvpressure.simulation.steps import DENSE, USUAL_EXPERT_RATIO, prior_of, prior_otherwise
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from kvpressure.model.view import Interval
-from kvpressure.simulation.long_steps import step_seconds
+from kvpressure.simulation.calibrate_sessions import step_seconds
 from kvpressure.simulation.steps import UnknownError
 
 FIXED, SEQUENCE, TOKEN = 0.03, 0.0005, 1 / 16_000

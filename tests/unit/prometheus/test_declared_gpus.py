@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from kvpressure.prometheus.client import Prometheus
-from kvpressure.prometheus.gpus import Gpus, gpus_there
+from kvpressure.prometheus.declared import Gpus, gpus_there
 from kvpressure.prometheus.names import Target
 from kvpressure.prometheus.paging import Span
 
