@@ -36,7 +36,6 @@ def views(fleet: dict[str, Any]) -> list[EngineView]:
     places: dict[EngineKey, tuple[str, str]] = {}
     for series in fleet["input_series"]:
         match = _SERIES.fullmatch(series["series"].strip())
-        assert match is not None
         labels, value = dict(_LABEL.findall(match[2])), float(re.split("[x ]", series["values"])[0].rpartition("+")[2])
         if "engine" not in labels:
             continue
