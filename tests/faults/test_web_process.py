@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.world import free_port
 from tests.support.ended import Exporter, exporter
 from tests.support.engine_kit import GOOD_PAGE
+from tests.support.processes import free_port
 from tests.support.servers import FaultServer, Request, answer
 from tests.support.web_kit import Client, get
 
