@@ -26,7 +26,7 @@ from kvpressure.exposition.text import SnapshotCollector
 from kvpressure.model.environment import ContainerId, Environment
 from kvpressure.model.errors import TimedOutError
 from kvpressure.net.guard import Health
-from kvpressure.sources.gpu.backend import LibraryNotFoundError
+from kvpressure.sources.gpu.backend import NOT_FOUND, BackendError
 from kvpressure.sources.logs.follower import Follower
 from kvpressure.sources.logs.pod_log import FileLog
 
@@ -148,10 +148,10 @@ def _source(seed: int) -> Around:
     for step in _steps():
         t, fails = START + step * STEP_SECONDS, absent or begin <= step < begin + lasts
         if fails:
-            health.down(t, (LibraryNotFoundError if absent else TimedOutError)("no answer"))
+            health.down(t, BackendError(NOT_FOUND, "no answer") if absent else TimedOutError("no answer"))
         else:
             health.up(t)
-        other.down(t, LibraryNotFoundError("libamd_smi.so is not installed"))
+        other.down(t, BackendError(NOT_FOUND, "libamd_smi.so is not installed"))
         if fails and not absent:
             found.true.setdefault(SOURCE, set()).add(step)
         found.pages.append(Snapshot(t, sources=(health.latest, other.latest)))

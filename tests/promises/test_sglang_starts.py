@@ -128,7 +128,7 @@ def test_a_plan_for_its_running_engine_comes_from_its_page():
     assert live.running.runtime.name == "sglang"
     assert live.running.pool.capacity_tokens == 150_000
     assert live.running.max_model_len == 131_072
-    assert live.shape.output_p95 is not None
+    assert live.shape["output_p95"] is not None
 
 
 def test_a_plan_names_its_flags_and_gives_the_pool_what_the_weights_leave():

@@ -48,7 +48,7 @@ _TOO_MUCH: Final = "its object holds more than is read; no engine is looked for 
 class PodRecord:
     """A pod; one without engines has no `states`, and is not stored.
 
-    `ip` is canonical, "" where there are no targets. `finished` pods stay only until they are deleted. `problems` are
+    `finished` pods stay only until they are deleted. `problems` are
     sentences about invalid annotations or addresses. `maps` are the ConfigMaps that the `--config` files of running
     engines may be in; `unread_maps` those, with a container's start, whose text in force then is not known, and `raw`
     is the pod as JSON, to be read again with them.
@@ -57,8 +57,6 @@ class PodRecord:
     namespace: str
     name: str
     uid: str = ""
-    ip: str = ""
-    host_network: bool = False
     finished: bool = False
     states: tuple[ContainerState, ...] = ()
     targets: tuple[Target, ...] = ()
@@ -150,12 +148,10 @@ class PodReader:
         annotations: Mapping[str, str],
     ) -> PodRecord:
         problems = list(requested.problems)
-        host_network, ip = at(pod, "spec", "hostNetwork") is True, ""
+        ip = ""
         if _is_served(pod) and not requested.refused:
             try:
-                status = mapping(pod, "status")
-                nodes = [text(status, "hostIP"), *(text(entry, "ip") for entry in objects(status, "hostIPs", limit=16))]
-                ip = pod_ip(_ip_text(pod), nodes, host_network=host_network)
+                ip = pod_ip(_ip_text(pod))
             except AddressError as error:
                 problems.append(str(error))
         pairs = ports_of(engines, requested, port_name=self._settings.port_name, port=self._settings.port) if ip else []
@@ -169,8 +165,6 @@ class PodReader:
         )
         return replace(
             bare,
-            ip=ip,
-            host_network=host_network,
             finished=text(pod, "status", "phase") in ENDED,
             states=tuple(container_state(pod, container, bare.uid) for container in ids.values()),
             targets=tuple(
