@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from kvpressure.advice.desired import ReplicaReading, desired_replicas, required_replicas
 from kvpressure.config.thresholds import Thresholds, load_thresholds
 from kvpressure.engines.reader import PageReader
 from kvpressure.model.values import at
 from kvpressure.signals import Context
 from kvpressure.signals.past import EngineHistory
+from tests.support.desired_replicas import ReplicaReading, desired_replicas, required_replicas
 
 MAX_REPLICAS: Final = 8
 DECIDES_EVERY_SECONDS: Final = 15.0
