@@ -6,8 +6,6 @@ tokens go last; may be missing), `seconds`, `warm` (seconds that do not count) a
 answer: tokens a second, latencies of whole answers, and of those that the edge cut.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Mapping

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from kvpressure.advice.desired import ReplicaReading, demand_replicas, desired_replicas, required_replicas
