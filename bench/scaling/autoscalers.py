@@ -194,21 +194,6 @@ class Ours:
         return current if desired is None else min(MAX_REPLICAS, desired)
 
 
-@dataclass(slots=True)
-class Static:
-    """Always as many."""
-
-    replicas: int
-    watches: bool = False
-
-    def poll(self, *_: object) -> None:
-        """Needs nothing."""
-
-    def wanted(self, *_: object) -> int:
-        """The same."""
-        return self.replicas
-
-
 OTHERS: Final[Mapping[str, Callable[[], Autoscaler]]] = {
     "KEDA, queue length 5": lambda: Hpa(by_average(_queue, 5.0)),
     "KEDA, usage 0.6": lambda: Hpa(by_value(_usage, 0.6)),

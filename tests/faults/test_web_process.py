@@ -16,12 +16,12 @@ import bcrypt
 import pytest
 from click.testing import CliRunner
 
-from bench.world import free_port
 from kvpressure.cli import main
 from kvpressure.exposition import runbooks
 from kvpressure.web.scrapes import MAX_QUEUED, MAX_QUEUED_PER_CLIENT
 from tests.support.ended import Exporter, exporter
 from tests.support.engine_kit import GOOD_PAGE
+from tests.support.processes import free_port
 from tests.support.servers import FaultServer, Request, answer
 from tests.support.web_kit import Client, Served, get, serving, settled
 
