@@ -35,7 +35,7 @@ class Load:
         return f"{self.gpus}+{self.engines}"
 
 
-LOADS = (Load(8, 8, 3.0, 80.0, 25.0), Load(16, 32, None, None, None), Load(16, 64, 15.0, 110.0, 150.0))
+LOADS = (Load(8, 8, 3.0, 80.0, 25.0), Load(16, 32, None, None, None), Load(16, 64, 6.0, 110.0, 150.0))
 
 
 @dataclass(frozen=True)
