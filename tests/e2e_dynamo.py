@@ -28,8 +28,9 @@ from typing import Final
 
 import yaml
 
-from bench.world import free_port, process
+from bench.world import process
 from tests.support.e2e_pages import causes, check, get, wait_for
+from tests.support.processes import free_port
 
 VERSION: Final = "1.6.1"
 REQUIREMENTS: Final = (

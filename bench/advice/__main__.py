@@ -18,7 +18,8 @@ from bench.advice.judge import Case, Row, judged
 from bench.advice.lab import WORKERS, run
 from bench.advice.predict import Advised, advised, every_regime
 from bench.advice.recovery import holds
-from bench.advice.table import document, errors, summary
+from bench.advice.table import document, summary
+from bench.scaling.worker import LAB
 from bench.written import write_part
 from tests.lab.regime import Regime
 from tests.lab.vary import MARK
@@ -69,7 +70,7 @@ SECONDS: Final = 330
 WARM_SECONDS: Final = 120
 CALM: Final = 4
 """What is healthy for a regime: with a quarter of its clients."""
-FOLDER: Final = Path(__file__).parents[2] / ".cache" / "lab" / "advice"
+FOLDER: Final = LAB / "advice"
 KEPT: Final = FOLDER / "runs.jsonl"
 """Every run that was made, by what was run: what one that was stopped has done is not done again."""
 RESULTS: Final = Path(__file__).parent / "results.json"
@@ -172,10 +173,9 @@ def _tell(rows: Sequence[Row], checks: dict[str, tuple[bool, bool]], *, write: b
     text, missed = summary(rows, checks, searched=searched)
     print(document(rows, checks))
     print(text)
-    print(errors(rows))
     if write:
         RESULTS.write_text(json.dumps([row.record() for row in rows], indent=1) + "\n")
-        write_part("advice.md", "bench.advice", f"{document(rows, checks)}\n{text}\n\n{errors(rows)}")
+        write_part("advice.md", "bench.advice", f"{document(rows, checks)}\n{text}")
     return int(missed)
 
 

@@ -1,8 +1,8 @@
 """`python -m bench.advice.eviction [REGIME...]`: cures of eviction as predicted at a recording's end, and as they came.
 
-Each regime of the lab runs on its own pool, where it is recorded with its KV events, on larger ones, and with fewer
-sessions; runs are kept, so that it goes on where it was stopped. It is predicted twice: from its page alone, where that
-tells, and with its KV events. `--write-docs` writes the table into accuracy/advice.md.
+Each regime of the lab runs on its own pool, where it is recorded, on larger ones, and with fewer sessions; runs are
+kept, so that it goes on where it was stopped. It is predicted twice: from its page alone, where that tells, and with
+hits by pool as KV events tell them, but without sampling. `--write-docs` writes the table into accuracy/advice.md.
 """
 
 from __future__ import annotations
@@ -11,25 +11,32 @@ import argparse
 import itertools
 import math
 import sys
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Final
+from unittest import mock
 
 from bench.scaling.worker import LAB, kept_answers
 from bench.written import write_part
+from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.model.view import EngineView
+from kvpressure.engine_state import PipelineSettings
+from kvpressure.engines.recordings import TraceError
+from kvpressure.model.view import EngineView, PoolHits
+from kvpressure.signals.kv_events import POOLS
 from kvpressure.simulation import eviction_cures
 from kvpressure.simulation.calibrate_sessions import known_sessions
 from kvpressure.simulation.config_changes import ConfigChange, applied, pool, sessions
 from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.models import modelled
 from kvpressure.simulation.steps import UnknownError
-from tests.lab import kv_events, working_set
+from tests.lab import engine, working_set
 from tests.lab.fetch import NEWEST
-from tests.lab.record import warm_seconds
+from tests.lab.record import cache_numbers, warm_seconds, write
 from tests.lab.regime import Regime
+from tests.lab.worker import play
 
 REGIMES: Final = (
     "trace-0.35-400000",
@@ -41,7 +48,8 @@ REGIMES: Final = (
     "workingset-table~51",
 )
 """Run after the prediction had been changed for the last time; `trace-` is a share of the recorded chat."""
-POOLS: Final = (1.0, 1.25, 1.5, 2.0, 3.0)
+FACTORS: Final = (1.0, 1.25, 1.5, 2.0, 3.0)
+"""Pools that are run, in multiples of today's; hits are counted for those of `POOLS`, by which the exporter tells."""
 SESSIONS: Final = (0.75, 0.5)
 """Shares of the sessions, on the pool as it is."""
 COUNTED_SECONDS: Final = 300
@@ -51,6 +59,8 @@ NEAR, FAR = 1.5, 3.0
 NEAR_ERROR, FAR_ERROR, TOKENS_ERROR, CLIFF_ERROR, LEAST_SHARE = 0.05, 0.10, 0.15, 0.15, 0.9
 SAME_COST: Final = ((2.0, 1.0), (1.0, 0.75), (1.0, 0.5))
 """Cures that need no hardware: 8-bit KV, and fewer sessions."""
+GOT: Final = ("hits", "tokens_per_second", "first_token_mean")
+"""What the lab tells of a run, by the lab's names."""
 THRESHOLDS: Final = load_thresholds()
 
 
@@ -98,8 +108,8 @@ def main() -> int:
     told = kept_answers("bench.advice.eviction", wishes, FOLDER / "runs.jsonl", workers=options.workers)
     found = []
     for name in options.names:
-        ran = [numbers for wish, numbers in zip(wishes, told, strict=True) if wish["name"] == name]
-        found += predicted(name, [(_got(wish, one), one["pool"]) for wish, one in zip(_wishes(name), ran, strict=True)])
+        runs = [(wish, numbers) for wish, numbers in zip(wishes, told, strict=True) if wish["name"] == name]
+        found += predicted(name, runs)
     text, missed = summary(found)
     document = "\n".join([*table(found), "", *text]) + "\n"
     print(document)
@@ -121,7 +131,7 @@ def regime_of(name: str) -> Regime:
 
 def _wishes(name: str) -> list[dict[str, Any]]:
     fewer = () if name.startswith("trace-") else SESSIONS
-    changes = [*((factor, 1.0) for factor in POOLS), *((1.0, share) for share in fewer)]
+    changes = [*((factor, 1.0) for factor in FACTORS), *((1.0, share) for share in fewer)]
     return [{"name": name, "factor": factor, "share": share} for factor, share in changes]
 
 
@@ -137,39 +147,67 @@ def answer(wish: Mapping[str, Any], clock: Any) -> dict[str, Any]:
         expect="",
         flags=working_set.with_pool(regime.flags, tokens),
     )
-    seen = kv_events.run(changed, NEWEST, clock, since)
-    if factor == share == 1.0:
-        kv_events.save(seen, FOLDER / regime.name, NEWEST)
-    return seen.numbers
+    if factor != 1.0 or share != 1.0:
+        return cache_numbers(play(changed, NEWEST, clock), since)
+    made = list[tuple[float, int, Any]]()
+    add = engine.Engine.add
+
+    def remembering(self: Any, asked: Any) -> None:
+        add(self, asked)
+        made.append((clock.now, len(asked.tokens), self.scheduler.requests[asked.name]))
+
+    with mock.patch.object(engine.Engine, "add", remembering):
+        played = play(changed, NEWEST, clock)
+    write(changed, NEWEST, played.book, played.result, FOLDER)
+    rows = [(t, tokens, request.block_hashes) for t, tokens, request in made]
+    begin, blocks = played.book.begin + since, changed.flags.num_gpu_blocks
+    return {
+        **cache_numbers(played, since),
+        "hits_by_pool": [(pool, hits(rows, changed.flags.block_size, pool * blocks, begin)) for pool in POOLS],
+    }
 
 
-def _got(wish: Mapping[str, Any], numbers: Mapping[str, Any]) -> Got:
-    told = (numbers[name] for name in ("hits", "tokens_per_second", "first_token_mean"))
-    return Got(wish["factor"], wish["share"], *told)
+def hits(made: Sequence[tuple[float, int, Sequence[Any]]], block_tokens: int, blocks: float, since: float) -> float:
+    """Return the share of the prompt tokens from `since` on that a pool of so many blocks has, were nothing else other.
+
+    `made` has each request's time, prompt tokens and blocks; the least recently used are evicted (Mattson).
+    """
+    kept = OrderedDict[Any, None]()
+    asked = found = 0
+    for t, tokens, used in made:
+        # The last token is always computed.
+        known = itertools.takewhile(kept.__contains__, used[: (tokens - 1) // block_tokens])
+        if t >= since:
+            asked += tokens
+            found += block_tokens * sum(1 for _ in known)
+        for block in reversed(used):
+            kept[block] = None
+            kept.move_to_end(block)
+        while len(kept) > blocks + 1:
+            kept.popitem(last=False)
+    return round(found / max(1, asked), 4)
 
 
-def predicted(name: str, runs: Sequence[tuple[Got, float]]) -> list[Predicted]:
-    """What is predicted of each run, from the page alone and with events; runs come with the tokens of their pool."""
-    _, batches, pages = kv_events.saved(FOLDER / name)
-    with_events, alone = (_last(pages, some) for some in (batches, ()))
-    assert with_events.observed is not None
-    known = [hits.ratio for hits in with_events.observed.hits_by_pool]
-    best = max([*known, *(ran.hits for ran, _ in runs)])
-    return [_predicted(name, alone, runs, best, events=False), _predicted(name, with_events, runs, best, events=True)]
-
-
-def _last(pages: Sequence[tuple[float, bytes]], batches: Sequence[tuple[float, bytes]]) -> EngineView:
-    *_, last = kv_events.views(pages, batches, always_observed=True)
-    view: EngineView = last
-    return view
+def predicted(name: str, runs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> list[Predicted]:
+    """What is predicted of each run, a wish and its numbers: from the page alone, and with hits by pool."""
+    got = [
+        (Got(wish["factor"], wish["share"], *(told[name] for name in GOT)), float(told["pool"])) for wish, told in runs
+    ]
+    replay = Replay(ReplayTarget("lab"), THRESHOLDS, PipelineSettings(always_observed=True))
+    *_, view = (item[1][0] for item in replay.views(FOLDER / f"{name}.jsonl.xz") if not isinstance(item, TraceError))
+    by_pool = tuple(PoolHits(factor, ratio) for factor, ratio in runs[0][1]["hits_by_pool"])
+    best = max(one.ratio for one in by_pool)
+    return [_predicted(name, view, got, some, best) for some in ((), by_pool)]
 
 
 def _predicted(
-    name: str, view: EngineView, runs: Sequence[tuple[Got, float]], best: float, *, events: bool
+    name: str, view: EngineView, runs: Sequence[tuple[Got, float]], by_pool: tuple[PoolHits, ...], best: float
 ) -> Predicted:
+    events = bool(by_pool)
     assert view.observed is not None
     try:
-        model = modelled(known_sessions(view.observed, view.limits, THRESHOLDS), (), THRESHOLDS)
+        found = known_sessions(replace(view.observed, hits_by_pool=by_pool), view.limits, THRESHOLDS)
+        model = modelled(found, (), THRESHOLDS)
         rows = tuple((_simulated(model, ran), ran) for ran, _ in runs)
     except UnknownError as error:
         return Predicted(name, events, f"{error}")
@@ -228,12 +266,12 @@ def _bar(ran: Got) -> float:
 
 
 def summary(found: Sequence[Predicted]) -> tuple[list[str], bool]:
-    """The bars; and whether one is missed with events."""
+    """The bars; and whether one is missed with hits by pool."""
     lines, missed = [], False
     for events in (False, True):
         some = [one for one in found if one.events is events]
         rows = [row for one in some for row in one.rows]
-        source = "With KV events" if events else "From the page alone"
+        source = "With hits by pool" if events else "From the page alone"
         lines.append(f"{source}, {sum(not one.reason for one in some)} of {len(some)} regimes are predicted.")
         if not rows:
             continue

@@ -8,12 +8,7 @@ from typing import Final
 
 from bench.advice.changes import Key
 from bench.advice.judge import Done, Measured, Row
-from tests.lab.regime import regimes
-from tests.lab.vary import MARK
-from tests.lab.worker import found as regime_of
 
-FORMULA: Final = "the lab's formula"
-ANY_CARD: Final = "any card"
 MAX_LOSS: Final = 0.03
 LEAST_SHARE: Final = 0.9
 TOKENS_ERROR: Final = 0.10
@@ -81,38 +76,6 @@ def _yes(value: bool) -> str:
 
 def _words(changes: Key) -> str:
     return ", ".join(_NAMES[kind].format(value) for kind, value in changes) or "nothing"
-
-
-def errors(rows: Sequence[Row]) -> str:
-    """How far predictions were off, where a step takes the lab's formula and by card: median, p90 and worst."""
-    lines = [
-        "| steps of | changes | tokens/s: median | p90 | worst | p95 latency: median | p90 | worst |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|",
-    ]
-    groups: dict[str, list[Done]] = {}
-    for row in rows:
-        steps = _steps_of(row.name)
-        done = [*row.alone, *([row.together] if row.together and len(row.alone) > 1 else []), *row.declined]
-        for group in (steps, *([ANY_CARD] if steps != FORMULA else [])):
-            groups.setdefault(group, []).extend(done)
-    for group, done in sorted(groups.items(), key=lambda one: (one[0] != FORMULA, one[0] == ANY_CARD, one[0])):
-        tokens = sorted(one.tokens_error for one in done)
-        latencies = sorted(error for one in done if (error := one.latency_error) is not None)
-        lines.append(f"| {group} | {len(done)} | {_spread(tokens)} | {_spread(latencies)} |")
-    return "\n".join(lines)
-
-
-def _steps_of(name: str) -> str:
-    """The card's table, or that it is a formula."""
-    regime = regime_of(regimes(), name) if name.partition(MARK)[0] in regimes() else None
-    return FORMULA if regime is None or regime.card is None else regime.card.table
-
-
-def _spread(ordered: Sequence[float]) -> str:
-    if not ordered:
-        return "- | - | -"
-    told = (median(ordered), ordered[min(len(ordered) - 1, int(0.9 * len(ordered)))], ordered[-1])
-    return " | ".join(f"{value:.1%}" for value in told)
 
 
 def summary(rows: Sequence[Row], checks: Mapping[str, tuple[bool, bool]], *, searched: bool) -> tuple[str, int]:

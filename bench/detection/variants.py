@@ -93,9 +93,9 @@ def restarted(frames: Sequence[Frame], rng: random.Random) -> Iterator[Frame]:
         if frame.t < down:
             yield frame
         elif frame.t >= up:
-            moved = _engines(frame, lambda sample: _since(sample, base.get(sample.engine)))
+            fresh = _engines(frame, lambda sample: moved(sample, base.get(sample.engine), -1.0))
             started = None if frame.page.started is None else frame.page.started + up - first
-            yield replace(moved, page=replace(moved.page, started=started))
+            yield replace(fresh, page=replace(fresh.page, started=started))
 
 
 def no_capacity(frames: Sequence[Frame], _: random.Random) -> Iterable[Frame]:
@@ -168,16 +168,17 @@ def _earlier(histogram: HistogramSample) -> HistogramSample:
     return HistogramSample(histogram.bounds, tuple(count + PRIOR_REQUESTS for count in histogram.counts), total)
 
 
-def _since(sample: EngineSample, base: EngineSample | None) -> EngineSample:
+def moved(sample: EngineSample, base: EngineSample | None, factor: float) -> EngineSample:
+    """The sample with so many times another's counters and histograms on top."""
     if base is None:
         return sample
-    counters = {name: value - base.counters.get(name, 0.0) for name, value in sample.counters.items()}
-    histograms = {name: _minus(value, base.histograms.get(name)) for name, value in sample.histograms.items()}
+    counters = {name: value + factor * base.counters.get(name, 0.0) for name, value in sample.counters.items()}
+    histograms = {name: _moved(value, base.histograms.get(name), factor) for name, value in sample.histograms.items()}
     return replace(sample, counters=counters, histograms=histograms)
 
 
-def _minus(value: HistogramSample, base: HistogramSample | None) -> HistogramSample:
+def _moved(value: HistogramSample, base: HistogramSample | None, factor: float) -> HistogramSample:
     if base is None or base.bounds != value.bounds:
         return value
-    counts = tuple(now - before for now, before in zip(value.counts, base.counts, strict=True))
-    return HistogramSample(value.bounds, counts, value.sum - base.sum)
+    counts = tuple(now + factor * more for now, more in zip(value.counts, base.counts, strict=True))
+    return HistogramSample(value.bounds, counts, value.sum + factor * base.sum)

@@ -7,7 +7,6 @@ stay, and the table of docs/internals/accuracy/scaling.md.
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
 import sys
@@ -16,11 +15,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.fleet.server import measure
+from bench.written import write_part
 from kvpressure.exposition.profile import Profile
 
 RESULTS: Final = Path(__file__).parent / "results.json"
-DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "internals" / "accuracy" / "scaling.md"
-MARK: Final = "<!-- python -m bench.fleet -->"
 SIZES: Final = (1_000, 10_000)
 BAR_RATIO: Final = 0.25
 HEADINGS: Final = (
@@ -37,7 +35,7 @@ HEADINGS: Final = (
 
 def main(sizes: Sequence[int]) -> int:
     """Measure, print, write."""
-    runs = [asyncio.run(measure(engines, profile)) for engines in sizes for profile in Profile]
+    runs = [measure(engines, profile) for engines in sizes for profile in Profile]
     for run in runs:
         print(f"{run.profile}: {run.engines} engines, {run.head_series} series, {run.cpu_cores:.3f} cores")
         for group in run.slowest:
@@ -47,8 +45,7 @@ def main(sizes: Sequence[int]) -> int:
     rows = {(row["engines"], row["profile"]): row for row in (*before, *map(dataclasses.asdict, runs))}
     results = [rows[key] for key in sorted(rows)]
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-    head, _, tail = DOCUMENT.read_text().split(MARK)
-    DOCUMENT.write_text(f"{head}{MARK}\n{_table(results)}{MARK}{tail}")
+    write_part("scaling.md", "bench.fleet", _table(results))
     return int(any(group.share > BAR_RATIO for run in runs for group in run.slowest))
 
 

@@ -1,27 +1,40 @@
-"""A real Prometheus with the bundle's rules that scrapes a fleet: what it takes, as Prometheus and the kernel say."""
+"""A real Prometheus with the bundle's rules that scrapes a fleet: what it takes, as Prometheus and the kernel say.
+
+Pages are real ones of a recording, under other names for each engine, one page a node.
+"""
 
 from __future__ import annotations
 
-import asyncio
+import dataclasses
 import gzip
 import json
 import re
 import tempfile
+import threading
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
-import aiohttp
-from aiohttp import web
-
-from bench.fleet.pages import pages
+from kvpressure.config.target import Target
+from kvpressure.exposition import Snapshot, text
 from kvpressure.exposition.profile import Profile
+from kvpressure.exposition.text import OwnProcess
+from kvpressure.model.view import EngineView
 from tests.support import built
-from tests.support.processes import free_port
+from tests.support.past import prometheus
+from tests.support.snapshots import collapsed, healthy
 
+ENGINES_PER_NODE: Final = 8
+"""One for each GPU of the usual node."""
+SICK_ONE_IN: Final = 50
+MODELS: Final = 20
+"""Deployments that a fleet's engines belong to."""
 SCRAPE_SECONDS: Final = 15
 SETTLE_SECONDS: Final = 330.0
 """Longer than the longest interval of a group, so that each is evaluated with everything scraped."""
@@ -56,12 +69,13 @@ class Run:
     slowest: tuple[Group, ...]
 
 
-async def measure(engines: int, profile: Profile) -> Run:
+def measure(engines: int, profile: Profile) -> Run:
     """Serve, scrape, evaluate. Raises RuntimeError where a rule fails."""
     bodies = list(pages(engines, profile))
-    with tempfile.TemporaryDirectory(prefix="fleet-") as folder:
-        async with _serving(bodies) as port:
-            found = await _prometheus(Path(folder), configuration(port, len(bodies), profile))
+    with tempfile.TemporaryDirectory(prefix="fleet-") as folder, _serving(bodies) as port:
+        config = json.dumps(configuration(port, len(bodies), profile))
+        with prometheus(Path(folder), Path(folder) / "tsdb", config=config) as url:
+            found = _watch(url)
     return Run(
         profile=profile.value,
         engines=engines,
@@ -72,20 +86,53 @@ async def measure(engines: int, profile: Profile) -> Run:
     )
 
 
-@asynccontextmanager
-async def _serving(bodies: Sequence[bytes]) -> AsyncIterator[int]:
-    async def page(request: web.Request) -> web.Response:
-        return web.Response(body=bodies[int(request.match_info["number"])])
+def pages(engines: int, profile: Profile) -> Iterator[bytes]:
+    """One page per node, as text; one engine in `SICK_ONE_IN` is under KV cache pressure, the others are well."""
+    sick = collapsed()
+    for begin in range(0, engines, ENGINES_PER_NODE):
+        numbers = range(begin, min(begin + ENGINES_PER_NODE, engines))
+        yield text.render(_node(sick, numbers, profile), openmetrics=False, own=[OwnProcess()])
 
-    app = web.Application()
-    app.add_routes([web.get("/{number}/metrics", page)])
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield runner.addresses[0][1]
-    finally:
-        await runner.cleanup()
+
+def _node(sick: Snapshot, numbers: range, profile: Profile) -> Snapshot:
+    well = healthy(sick.engines[0])
+    one = dataclasses.replace(sick.engines[0], step="add_replica")
+    views = tuple(_named(one if number % SICK_ONE_IN == 0 else well, number) for number in numbers)
+    sources = tuple(dataclasses.replace(sick.sources[0], target=view.key.target, up=True, errors={}) for view in views)
+    targets = tuple(Target(view.key.target, namespace=view.namespace, pod=view.pod, created=1.0) for view in views)
+    exporter = {**sick.exporter, "targets": float(len(targets))}
+    return dataclasses.replace(
+        sick, engines=views, sources=sources, targets=targets, exporter=exporter, profile=profile
+    )
+
+
+def _named(view: EngineView, number: int) -> EngineView:
+    names = {"target": f"chat/vllm-{number}:8000", "model_name": f"model-{number % MODELS}"}
+    key, shown = view.key._replace(**names), view.shown._replace(**names)
+    return dataclasses.replace(view, key=key, shown=shown, namespace="chat", pod=f"vllm-{number}")
+
+
+@contextmanager
+def _serving(bodies: Sequence[bytes]) -> Iterator[int]:
+    class Page(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            body = bodies[int(self.path.split("/")[1])]
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Nobody reads it."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port
+        server.shutdown()
 
 
 def configuration(port: int, nodes: int, profile: Profile) -> dict[str, Any]:
@@ -104,41 +151,17 @@ def configuration(port: int, nodes: int, profile: Profile) -> dict[str, Any]:
     }
 
 
-async def _prometheus(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one in `folder`, which is empty."""
-    (folder / "prometheus.yml").write_text(json.dumps(config))
-    listen = f"127.0.0.1:{free_port()}"
-    command = [
-        "prometheus",
-        f"--config.file={folder}/prometheus.yml",
-        f"--storage.tsdb.path={folder}/tsdb",
-        f"--web.listen-address={listen}",
-        "--log.level=error",
-    ]
-    process = await asyncio.create_subprocess_exec(*command)
-    try:
-        return await _watch(f"http://{listen}")
-    finally:
-        process.terminate()
-        await process.wait()
-
-
-async def _watch(url: str) -> dict[str, Any]:
+def _watch(url: str) -> dict[str, Any]:
     """The slowest evaluations of the three slowest groups over `SETTLE_SECONDS`; what it holds and took by then."""
     worst: dict[str, Group] = {}
     end = time.monotonic() + SETTLE_SECONDS
-    async with aiohttp.ClientSession() as session:
-        while time.monotonic() < end:
-            await asyncio.sleep(5.0)
-            try:
-                groups = await _groups(session, url)
-            except aiohttp.ClientError:
-                continue
-            for one in groups:
-                before = worst.get(one.name)
-                worst[one.name] = one if before is None or one.seconds > before.seconds else before
-        async with session.get(f"{url}/metrics") as response:
-            own = dict(line.rsplit(" ", 1) for line in (await response.text()).splitlines() if line[:1] != "#")
+    while time.monotonic() < end:
+        time.sleep(5.0)
+        for one in _groups(url):
+            before = worst.get(one.name)
+            worst[one.name] = one if before is None or one.seconds > before.seconds else before
+    lines = _got(f"{url}/metrics").decode().splitlines()
+    own = dict(line.rsplit(" ", 1) for line in lines if line[:1] != "#")
     return {
         "slowest": tuple(sorted(worst.values(), key=lambda group: -group.share)[:3]),
         "head_series": int(float(own["prometheus_tsdb_head_series"])),
@@ -147,9 +170,17 @@ async def _watch(url: str) -> dict[str, Any]:
     }
 
 
-async def _groups(session: aiohttp.ClientSession, url: str) -> Sequence[Group]:
-    async with session.get(f"{url}/api/v1/rules") as response:
-        groups = (await response.json())["data"]["groups"]
+def _got(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=30) as response:
+        body: bytes = response.read()
+        return body
+
+
+def _groups(url: str) -> Sequence[Group]:
+    try:
+        groups = json.loads(_got(f"{url}/api/v1/rules"))["data"]["groups"]
+    except (urllib.error.URLError, TimeoutError):
+        return ()
     failed = [rule["name"] for group in groups for rule in group["rules"] if rule["health"] == "err"]
     if failed:
         raise RuntimeError(f"{', '.join(failed)} could not be evaluated: is the machine busy with something else?")

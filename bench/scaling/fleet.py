@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from bench.scaling.autoscalers import DECIDES_EVERY_SECONDS, OTHERS, POLLS_EVERY_SECONDS, Autoscaler, Ours, Static
+from bench.scaling.autoscalers import DECIDES_EVERY_SECONDS, OTHERS, POLLS_EVERY_SECONDS, Autoscaler, Hpa, Ours
 from bench.scaling.judge import Minute, minute
 from bench.scaling.replica import STARTS_SECONDS, Replicas
 from bench.scaling.routers import least_requests
@@ -83,14 +83,13 @@ class Fleet(Replicas):
 def answer(wish: Mapping[str, Any], clock: Clock) -> dict[str, Any]:
     """Run the `shape` of a wish with its `autoscaler`: a name, or `static N`."""
     (shape,) = (shape for shape in SHAPES if shape.name == wish["shape"])
-    name, first = wish["autoscaler"], shape.replicas
-    scaler: Autoscaler
+    name = wish["autoscaler"]
     if name.startswith("static "):
-        first = int(name.split()[1])
-        scaler = Static(first)
+        always = int(name.split()[1])
+        fleet = Fleet(shape, clock, Hpa(lambda *_: always), always)
     else:
         scaler = OTHERS[name]() if name in OTHERS else Ours({**FLAGS, **shape.flags})
-    fleet = Fleet(shape, clock, scaler, first)
+        fleet = Fleet(shape, clock, scaler, shape.replicas)
     fleet.run()
     minutes = fleet.outcome.minutes
     return {

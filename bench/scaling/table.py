@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from bench.scaling.autoscalers import OTHERS
 from bench.scaling.shapes import SECONDS, SHAPES, Written
 
 OURS: Final = "kvpressure"
@@ -15,7 +16,7 @@ TITLES: Final[Mapping[Written, str]] = {
     "second": "traffic, second round",
     "later": "unseen traffic",
 }
-PEERS: Final = ("KEDA, queue length 5", "KEDA, usage 0.6", "llm-d saturation", "gateway detector")
+PEERS: Final = tuple(OTHERS)
 
 
 @dataclass

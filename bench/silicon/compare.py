@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from statistics import median
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from kvpressure.capacity.silicon import Library
@@ -30,32 +28,6 @@ class Shape(NamedTuple):
     tokens: int
     before: int
 
-    @property
-    def kind(self) -> str:
-        """What is in it."""
-        return "mixed" if self.chunks and self.sequences else "prompts" if self.chunks else "decode"
-
-
-@dataclass(frozen=True, slots=True)
-class Distance:
-    """Shares by which one table differs from the library."""
-
-    kind: str
-    shares: Sequence[float]
-
-    @property
-    def median(self) -> float:
-        """Of their sizes."""
-        return median(map(abs, self.shares))
-
-    @property
-    def text(self) -> str:
-        """Median, 90th and 99th percentile, worst."""
-        ordered = sorted(map(abs, self.shares))
-        tail = (ordered[min(len(ordered) - 1, int(share * len(ordered)))] for share in (0.9, 0.99))
-        told = (f"{value:7.2%}" for value in (self.median, *tail, ordered[-1]))
-        return f"{self.kind:8} {len(ordered):5} {' '.join(told)}"
-
 
 def shapes(count: int, seed: int) -> Iterator[Shape]:
     """Return random steps, evenly on logarithmic scales."""
@@ -73,20 +45,14 @@ def shapes(count: int, seed: int) -> Iterator[Shape]:
         yield Shape(sequences, context, chunks, total // chunks, before)
 
 
-def predicted(table: StepTable, shape: Shape) -> float:
-    """Return the table's microseconds."""
-    chunks = [Chunk(shape.tokens, shape.before)] * shape.chunks
-    return table.seconds(shape.sequences, shape.context, chunks) / SECONDS
-
-
-def distances(table: StepTable, library: Library, count: int, seed: int) -> list[Distance]:
-    """Return how far the table is from the library, by kind of step and over all."""
-    found: dict[str, list[float]] = {}
+def distances(table: StepTable, library: Library, count: int, seed: int) -> list[float]:
+    """Return by which shares the table differs from the library, the smallest first."""
+    found = []
     for shape in shapes(count, seed):
-        share = predicted(table, shape) / library.step(*shape) - 1
-        for kind in (shape.kind, "all"):
-            found.setdefault(kind, []).append(share)
-    return [Distance(kind, shares) for kind, shares in sorted(found.items())]
+        chunks = [Chunk(shape.tokens, shape.before)] * shape.chunks
+        seconds = table.seconds(shape.sequences, shape.context, chunks)
+        found.append(abs(seconds / SECONDS / library.step(*shape) - 1))
+    return sorted(found)
 
 
 def _even(rng: random.Random, low: int, high: int) -> int:

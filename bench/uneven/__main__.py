@@ -7,21 +7,19 @@ tables of docs/internals/accuracy/fleet.md.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from bench.detection.table import Table, percent
 from bench.scaling.routers import BEST, ROUTERS
-from bench.scaling.worker import ROOT, answers
+from bench.scaling.worker import LAB, kept_answers
 from bench.uneven.judge import ALERTS, at_edge, owed, said, uneven
 from bench.uneven.traffic import HELD_OUT, MINUTES, TRAFFIC
+from bench.written import write_part
 
-DOCS: Final = ROOT / "docs" / "internals" / "accuracy" / "fleet.md"
-MARK: Final = "<!-- python -m bench.uneven --write-docs -->"
-RUNS: Final = ROOT / ".cache" / "lab" / "uneven.jsonl"
+RUNS: Final = LAB / "uneven" / "runs.jsonl"
 KNOWN: Final = range(len(TRAFFIC))
 UNSEEN: Final = range(len(TRAFFIC), len(TRAFFIC) + len(HELD_OUT))
 Judged = tuple[bool | None, bool]
@@ -40,27 +38,17 @@ def main() -> int:
     parts = {"Traffic on which the rules were mended": KNOWN}
     if not given.known:
         parts["Traffic that was held out"] = UNSEEN
-    runs = _played((number for part in parts.values() for number in part), keep=given.keep)
+    if not given.keep:
+        RUNS.unlink(missing_ok=True)
+    numbers = [number for part in parts.values() for number in part]
+    wishes = [_wish(number, router) for number in numbers for router in (BEST, *ROUTERS)]
+    runs = kept_answers("bench.uneven.play", wishes, RUNS)
     shown = (_table(title, [run for run in runs if run["traffic"] in part]) for title, part in parts.items())
     text = "\n\n".join(table.markdown() for table in shown)
     print(text)
     if given.write_docs:
-        before, _, after = DOCS.read_text().split(MARK)
-        DOCS.write_text(f"{before}{MARK}\n{text}\n{MARK}{after}")
+        write_part("fleet.md", "bench.uneven", text)
     return 0
-
-
-def _played(traffics: Iterable[int], *, keep: bool) -> list[Run]:
-    known = [json.loads(line) for line in RUNS.read_text().splitlines()] if keep and RUNS.exists() else []
-    runs = {(run["traffic"], run["router"]): run for run in known}
-    wishes = [(number, router) for number in traffics for router in (BEST, *ROUTERS)]
-    with RUNS.open("a" if known else "w") as file:
-        missing = [_wish(*wish) for wish in wishes if wish not in runs]
-        for run in answers("bench.uneven.play", missing):
-            runs[run["traffic"], run["router"]] = run
-            file.write(json.dumps(run) + "\n")
-            print(f"traffic {run['traffic']}, {run['router']}", file=sys.stderr, flush=True)
-    return [runs[wish] for wish in wishes]
 
 
 def _wish(traffic: int, router: str) -> dict[str, Any]:

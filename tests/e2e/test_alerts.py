@@ -72,7 +72,6 @@ def check_order(watcher: Watcher) -> None:
     assert before + fired == [], "an idle engine with a full GPU, or a healthy one, is nothing to tell anybody"
     hook = watcher.hook
     warned, woken = hook.got("firing", *WARNING), hook.got("firing", *CRITICAL)
-    assert woken is not None
     assert woken.path == "page"
     assert watcher.began("collapsed") < woken.t < watcher.began("recovered")
     # A collapse is critical before Alertmanager has gathered a first group: then the page mutes the ticket too.

@@ -140,7 +140,6 @@ def test_token_ids_are_found_in_memory_and_in_texts():
     here, gone = (["t7", "t200", "t901", "t555", "t902", "t128"], ["t8", "t201", "t903", "t557", "t904", "t129"])
     keeps = "import array; kept = array.array('I', [7, 200, 901, 555, 902, 128]); print(flush=True); input()"
     with Popen((sys.executable, "-c", keeps), stdin=PIPE, stdout=PIPE) as child:
-        assert child.stdout is not None
         child.stdout.readline()
         assert token_ids.in_memory(child.pid, [here, gone]) == 1
         child.communicate(b"\n")

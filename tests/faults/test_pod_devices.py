@@ -293,7 +293,6 @@ async def test_the_stub_runs_as_a_process_and_follows_its_answers_file(socket: P
         stdout=asyncio.subprocess.PIPE,
     )
     try:
-        assert process.stdout is not None
         await process.stdout.readline()
         assert [c.id for c in await list_devices(socket)] == [LLAMA]
         answers.write_text(json.dumps({"pod_resources": []}))

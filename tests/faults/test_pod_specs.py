@@ -41,9 +41,7 @@ READER = PodReader(KubernetesSettings(node_name="gpu-1"))
 
 
 def read(pod: Object) -> PodRecord:
-    record = READER.read(pod)
-    assert record is not None
-    return record
+    return READER.read(pod)
 
 
 def started(*command: str, **env: str) -> Object:

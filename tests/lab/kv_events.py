@@ -79,8 +79,6 @@ def run(regime: Regime, version: str, clock: Any, since: int | None = None) -> S
 def _real_classes(version: str) -> Any:
     """The wheel's own classes of events, put where its block pool looks for them."""
     spec = importlib.util.spec_from_file_location("lab_kv_events", package(version) / "distributed" / "kv_events.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = sys.modules["lab_kv_events"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     pool = importlib.import_module("vllm.v1.core.block_pool")

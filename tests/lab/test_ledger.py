@@ -138,7 +138,6 @@ class Engine:
 
     def serve(self, name: str, tokens: Sequence[int], *, sibling: int = 0) -> Cached:
         request = self.admit(name, tokens, sibling=sibling)
-        assert request is not None
         self.compute(name, request.num_tokens - request.num_computed_tokens)
         self.clock.now += 1
         self.manager.free(request)

@@ -109,7 +109,6 @@ class Story:
                 out.print(triage_report([Finding("t", view, actions=self.advice(view))], self.t))
 
     def advice(self, view: EngineView) -> tuple[Action, ...]:
-        assert view.diagnosis is not None
         return advise(view.diagnosis, view.derived, view.limits, Place(target="t"), THRESHOLDS)
 
 

@@ -49,12 +49,10 @@ def views(found: Iterable[TimedPage], kv_capacity_tokens: float | None = None) -
 
 def last(found: Iterable[TimedPage], kv_capacity_tokens: float | None = None) -> tuple[str, str]:
     *_, view = views(found, kv_capacity_tokens)
-    assert view.diagnosis is not None
     return str(view.diagnosis.cause), view.diagnosis.detail
 
 
 def advised(view: EngineView) -> str:
-    assert view.diagnosis is not None
     place = Place(model_name=view.shown.model_name, runtime=view.runtime)
     actions = advise(view.diagnosis, view.derived, view.limits, place, load_thresholds())
     return json.dumps(
@@ -119,7 +117,6 @@ def test_blocks_in_use_are_far_from_full_while_requests_wait_for_a_reservation()
 )
 def test_where_reservations_show_nowhere_it_is_unknown_and_says_so(page):
     *_, view = views(pages(Server(SMALL_POOL), page, LIGHT, HEAVY))
-    assert view.diagnosis is not None
     assert (str(view.diagnosis.cause), view.diagnosis.detail) == ("unknown", "reservations")
     assert any("wait for room" in one.what for one in view.diagnosis.missing)
 
@@ -206,7 +203,6 @@ def test_triton_serves_several_models_and_each_is_an_engine():
     page = triton(Server(SMALL_POOL))
     found = PageReader().read(page + page.replace(b'"tensorrt_llm"', b'"draft"'), 1.0).engines
     assert [one.model_name for one in found] == ["draft", "tensorrt_llm"]
-    assert found[0].cache is not None
     assert found[0].cache.capacity_tokens == SMALL_POOL
 
 

@@ -245,7 +245,6 @@ def test_no_alert_is_both_loud_and_immediate(alert) -> None:
     """What pages has lasted: by the rule's own `for`, or by a series that says for how long it has."""
     if alert.severity == "critical" and seconds(alert.rule["for"]) < 60:
         kind = re.search(r"replicas_(\w+):ratio", alert.rule["expr"])
-        assert kind is not None
         record = recorded()[f"engine:kvpressure_{kind[1]}:bool"].partition("1, 1")[0]
         says = (
             r"kvpressure_queue_unserved_seconds{[^}]*} >= (\d+)|engine:kvpressure_silent:seconds > (\d+)"

@@ -38,9 +38,7 @@ async def evaluated(program: str, folder: Path) -> list[dict[str, Any]]:
             known = [rule["health"] for group in found for rule in group["rules"]]
             return found if known and "unknown" not in known else None
 
-        found = await eventually(groups, process)
-        assert found is not None
-        return found
+        return await eventually(groups, process)
 
 
 @pytest.mark.parametrize("scrape_seconds", [15, 60])

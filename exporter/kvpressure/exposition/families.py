@@ -202,7 +202,7 @@ def engine_values(view: EngineView) -> Derived:
 
 def _recommended(view: EngineView) -> Derived:
     keys = {"first": view.step, "without_gpu": view.step_without_gpu}
-    steps = {rank: {key: {step_text(key): 1.0}} for rank, key in keys.items() if key}
+    steps = {rank: {key: {STEP_TEXTS.get(key, "run triage"): 1.0}} for rank, key in keys.items() if key}
     return {"recommended_action": steps} if steps else {}
 
 
@@ -216,11 +216,6 @@ STEP_TEXTS: Final = {
     },
 }
 """What alerts say of a step, by its word: a closed table."""
-
-
-def step_text(word: str) -> str:
-    """Return a step in words for alerts."""
-    return STEP_TEXTS.get(word, "run triage")
 
 
 def cause_text(diagnosis: Diagnosis) -> str:

@@ -106,9 +106,12 @@ class Model:
 
     def outcome(self, state: State) -> Outcome | None:
         """Return the outcome of a state, simulated once; again with shorter steps where fewer requests are held up."""
-        then, factor = self._simulated(state), self._held_up_factor
-        left = 1.0 if then is None or factor == 1.0 else self._held_up_left(then)
-        if then is None or left == 1.0:
+        then, factor, now = self._simulated(state), self._held_up_factor, self._simulated(self.state)
+        if then is None or factor == 1.0 or now is None or not now.preempted_ratio:
+            return then
+        # Where requests are preempted, as much is left of what holds them up as of that.
+        left = min(1.0, then.preempted_ratio / now.preempted_ratio)
+        if left == 1.0:
             return then
         server, demand = state
         steps = server.steps.scaled((1.0 + (factor - 1.0) * left) / factor)
@@ -203,7 +206,7 @@ class Model:
             first_token_seconds=span(lambda outcome: outcome.first_token_seconds or 0.0)
             if self._has_sessions or self.on_card
             else None,
-            doubt=self._cut_bucket(cap) or self._doubt(tokens, alternatives),
+            doubt=self._doubt(cap, tokens, alternatives),
         )
 
     def _alternatives(self, changes: Sequence[ConfigChange]) -> list[tuple[str, Outcome]]:
@@ -241,11 +244,6 @@ class Model:
         # Ranks in lockstep count steps in which they have nothing to do.
         return factor if HELD_UP_MIN_FACTOR <= factor < HELD_UP_MAX_FACTOR else 1.0
 
-    def _held_up_left(self, then: Outcome) -> float:
-        """Return how much of what holds requests up is left, 0 to 1: where they are preempted, as much as of that."""
-        now = self._simulated(self.state)
-        return 1.0 if now is None or not now.preempted_ratio else min(1.0, then.preempted_ratio / now.preempted_ratio)
-
     def beside(self, factor: float, changes: Sequence[ConfigChange]) -> Outcome | None:
         """Return what changes make of this engine, set beside one whose tokens a second are multiplied by `factor`."""
         then = self.outcome(applied(self.state, changes))
@@ -253,12 +251,11 @@ class Model:
             return None
         return replace(then, tokens_per_second=then.tokens_per_second * self.tokens_factor / factor)
 
-    def _cut_bucket(self, cap: float) -> str:
-        """Return in words that the cap may refuse most prompts of a bucket or none, "" where these are few."""
+    def _doubt(self, cap: float, tokens: Span, alternatives: Sequence[tuple[str, Outcome]]) -> str:
+        """Return in words that the cap may refuse all prompts of a bucket or none, else what leaves the tokens open."""
         cut = self.known.prompts.around(cap)
-        return "" if cut is None or cut.share <= self.thresholds.advice.refused_max_ratio else CUT.format(cut)
-
-    def _doubt(self, tokens: Span, alternatives: Sequence[tuple[str, Outcome]]) -> str:
+        if cut is not None and cut.share > self.thresholds.advice.refused_max_ratio:
+            return CUT.format(cut)
         if tokens.high <= self.thresholds.advice.range_max_factor * tokens.low:
             return ""
         first = alternatives[0][1].tokens_per_second

@@ -15,6 +15,7 @@ from kvpressure.commandline.programs import SHELLS, base
 from kvpressure.commandline.words import Budget, Filling, as_written, filled_word, split, unless
 from kvpressure.config.strict_yaml import Path
 from kvpressure.kubernetes.objects.config_maps import mounted_maps
+from kvpressure.launch import Start, read_start
 from kvpressure_planner.audit.manifests import Item, Manifests, flat, get, mapping, sequence, shape, text, texts
 from kvpressure_planner.audit.model import Problem
 from kvpressure_planner.audit.places import RESTARTED, accelerators
@@ -58,6 +59,10 @@ class Described:
     files: Mapping[str, str] = field(default_factory=dict)
     mounted: Mounted = field(default_factory=dict)
     wrong: tuple[Problem, ...] = ()
+
+    def start(self, budget: Budget | None = None) -> Start:
+        """Return what it comes to, within a budget of its own if none is given."""
+        return read_start(self.command, self.args, self.env, budget or Budget(), self.files, self.image)
 
     @property
     def in_shell(self) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from kvpressure.capacity.gpus import gpu_named
 from kvpressure.commandline.options import whole
 from kvpressure.commandline.programs import GPU_TYPE, ContainerRun
 from kvpressure.config.strict_yaml import Path
@@ -91,6 +92,9 @@ GPU_NAMES: Final[tuple[Path, ...]] = (
     ("guest_accelerator", "type"),
     ("resources", "accelerator"),
 )
+
+MACHINES: Final = ("instance_type", "instanceType", "machine_type", "machineType", "vm_size")
+"""Keys of a machine's type, which may name its GPU."""
 
 # NVIDIA's and AMD's own labels, those of GKE, Karpenter, CoreWeave and others: the key says that it is a GPU's name.
 _LABELS: Final = re.compile(
@@ -346,20 +350,28 @@ def _gpu_name(item: Item, at: Path, annotations: Mapping[str, str]) -> str:
     for path in GPU_NAMES:
         if name := text(nearest_value(item, at, *path)):
             return name
-    name = accelerators(item, at)[0]
-    return name or next((name for outer in around(at) for name in _selected(mapping(get(item.data, *outer)))), "")
+    if name := accelerators(item, at)[0]:
+        return name
+    selected = (name for outer in around(at) for name in _selected(mapping(get(item.data, *outer))))
+    machines = (text(nearest_value(item, at, key)) for key in MACHINES)
+    return next(selected, "") or next((machine for machine in machines if gpu_named(machine)), "")
 
 
 def _selected(pod: Mapping[str, Any]) -> Iterator[str]:
     for key, value in strings(pod.get("nodeSelector")).items():
-        if _LABELS.search(key):
+        if _names_gpu(key, value):
             yield value
     for term in [*sequence(get(pod, "affinity", *_TERMS)), *sequence(pod.get("nodeSelectorTerms"))]:
         for expression in map(mapping, sequence(get(term, "matchExpressions"))):
             values = sequence(expression.get("values"))
             # Several values leave open which it gets.
-            if expression.get("operator") == "In" and len(values) == 1 and _LABELS.search(text(expression.get("key"))):
-                yield text(values[0])
+            if expression.get("operator") == "In" and len(values) == 1:
+                yield from (text(value) for value in values if _names_gpu(text(expression.get("key")), text(value)))
+
+
+def _names_gpu(key: str, value: str) -> bool:
+    """Return whether a node's label is a GPU's name, or the type of a machine that tells it."""
+    return _LABELS.search(key) is not None or (key.endswith("/instance-type") and gpu_named(value) is not None)
 
 
 def requested_slice(requested: Mapping[str, Any]) -> str:

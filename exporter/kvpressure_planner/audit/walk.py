@@ -11,7 +11,7 @@ from typing import Any, Final
 from kvpressure.commandline.programs import base, container_run
 from kvpressure.commandline.words import Budget, BudgetExceededError, Filling
 from kvpressure.config.strict_yaml import Path
-from kvpressure.launch import ANNOTATION_PREFIX, Reading, Server, Start, annotated, read_limits, read_start, runtime_of
+from kvpressure.launch import ANNOTATION_PREFIX, Reading, Server, Start, annotated, read_limits, runtime_of
 from kvpressure.runtimes.registry import ASSUMED
 from kvpressure_planner.audit import places
 from kvpressure_planner.audit.containers import (
@@ -32,7 +32,7 @@ from kvpressure_planner.audit.containers import (
     templates,
     wrong_list,
 )
-from kvpressure_planner.audit.engine import Declared, Engine, Replicas, Style
+from kvpressure_planner.audit.engine import Engine, Replicas, Style
 from kvpressure_planner.audit.formats import SCRIPT
 from kvpressure_planner.audit.kinds import Special, divided, special
 from kvpressure_planner.audit.manifests import Item, Manifests, Source, flat, get, mapping, read, strings, text
@@ -255,19 +255,12 @@ class _Walk:
             annotations=annotations,
             labels=strings(get(self.item.data, *pods, "metadata", "labels")),
             resources=replace(around, gpu=gpu, gpus=engine.resources.gpus, at=()),
-            declared=replace(engine.declared, reading=annotated(engine.reading, annotations)),
+            reading=annotated(engine.reading, annotations),
         )
 
     def _started(self, described: Described, at: Path, *, by_command: bool = False) -> Iterator[Engine | Problem]:
         """Yield the servers that a start runs: those of its command, else the image's own."""
-        start = read_start(
-            described.command,
-            described.args,
-            described.env,
-            self.item.source.budget if not self.given.complete else Budget(),
-            described.files,
-            described.image,
-        )
+        start = described.start(self.item.source.budget if not self.given.complete else Budget())
         runtime = runtime_of(described.image, start)
         serving = [server for server in start.servers if start.is_known and not server.is_worker]
         serving = [server for server in serving if self._serves(server, described.image)]
@@ -326,11 +319,9 @@ class _Walk:
             container=self._container(spec, at, reading),
             at=at,
             pod=metadata,
-            declared=Declared(
-                divided(replace(reading, hidden=hidden), mapping(places.nearest_value(item, at, "parallelism"))),
-                self._style(described, at),
-                described.mounted,
-            ),
+            reading=divided(replace(reading, hidden=hidden), mapping(places.nearest_value(item, at, "parallelism"))),
+            style=self._style(described, at),
+            mounted=described.mounted,
             resources=resources,
             replicas=self._replicas(at),
             probes=places.probes(item, at),

@@ -40,9 +40,7 @@ def number(version: str) -> tuple[int, ...]:
 
 
 def last(recording: str) -> Diagnosis:
-    found = views(LAB / f"{recording}.jsonl.xz")[-1].diagnosis
-    assert found is not None
-    return found
+    return views(LAB / f"{recording}.jsonl.xz")[-1].diagnosis
 
 
 def missing(made: Inputs, **changes: object) -> tuple[Missing, ...]:

@@ -54,7 +54,7 @@ WINS_NOWHERE = {
     "unknown.no_usage": _POLLS,
     "stuck.deferred": _POLLS,
     "stuck.silent": _POLLS,
-    "stuck.only_errors": "takes a server that fails; tests/unit/signals/test_traffic_failures.py has one",
+    "stuck.only_errors": "takes a server that fails; tests/unit/signals/test_traffic.py has one",
     "healthy.drains": _POLLS,
     "kv.longest": _LAB.format("kv-prefixes"),
     "compute.decode_bandwidth": _POLLS,

@@ -101,7 +101,6 @@ async def test_the_time_of_a_page_is_when_its_head_arrived():
         source = source_for(server, OPTIONS, clock)
         page = await source.poll()
         await source.aclose()
-    assert page is not None
     assert page.t == 1.8e9 + 1000.0
     assert source.health().t == 1.8e9 + 1000.5
 

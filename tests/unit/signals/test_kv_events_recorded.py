@@ -66,7 +66,6 @@ def test_eviction_is_reported_once_it_took_a_fifth_of_twenty_seconds_or_more_of_
 def said_of_larger(said: str) -> float:
     """The hits with half more pool in the grounds, which are those of some seconds before while a verdict stays."""
     found = re.search(r"(\d+)% with 1.5 times the pool", " ".join(said.split()))
-    assert found is not None
     return int(found.group(1)) / 100
 
 
@@ -76,7 +75,6 @@ def test_hits_by_pool_reach_metrics_and_json_triage_and_the_simulation_that_advi
     assert curve["1.5"] > view.derived["prefix_cache_hit_ratio"] + 0.1
     page = text.render(Snapshot(view.t, (view,), (), (), {}), openmetrics=True).decode()
     shown = re.search(r'prefix_cache_pool_hit_ratio\{.*pool_ratio="1.5".*\} (\S+)', page)
-    assert shown is not None
     assert float(shown.group(1)) == curve["1.5"]
     assert said_of_larger(json.dumps(engine_json(view))) == pytest.approx(curve["1.5"], abs=0.1)
 

@@ -38,7 +38,6 @@ def shown(name: str) -> tuple[Observed, Limits]:
     for item in Replay(ReplayTarget("lab"), THRESHOLDS, settings).views(FIXTURES / "lab" / "workingset" / name):
         if not isinstance(item, TraceError):
             view = item[1][0]
-    assert view.observed is not None
     return view.observed, view.limits
 
 

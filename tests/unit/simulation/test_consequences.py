@@ -33,9 +33,7 @@ def described(server: Server = SERVER, **load: float) -> Model:
 
 
 def figures(model: Model, *config_changes: object) -> Figures:
-    found = row(model, config_changes).figures  # type: ignore[arg-type]
-    assert found is not None
-    return found
+    return row(model, config_changes).figures  # type: ignore[arg-type]
 
 
 def test_rows_are_today_each_change_and_all_together():

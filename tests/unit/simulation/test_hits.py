@@ -27,7 +27,6 @@ def corrected(hits: float, *, pool: float = 40_000.0, tier: float = 0.0, clients
         replace(SERVER, pool_tokens=pool, tier_tokens=tier),
         replace(DEMAND, clients=clients),
     )
-    assert found.hit_ratio is not None
     return found.hit_ratio
 
 

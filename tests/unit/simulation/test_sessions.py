@@ -29,13 +29,10 @@ SERVER = Server(0.0, STEPS)
 
 def run(pool: float, sessions: Sessions = AGENTS, clients: int = 40, server: Server = SERVER) -> Outcome:
     requests = (RequestShape(19_000, 19_000, 150),)
-    outcome = simulate(replace(server, pool_tokens=pool), Demand(requests, clients, sessions=sessions))
-    assert outcome is not None
-    return outcome
+    return simulate(replace(server, pool_tokens=pool), Demand(requests, clients, sessions=sessions))
 
 
 def hits(outcome: Outcome) -> float:
-    assert outcome.hit_ratio is not None
     return outcome.hit_ratio
 
 

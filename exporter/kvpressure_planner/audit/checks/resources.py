@@ -254,7 +254,7 @@ def memory_request(engine: Engine, context: Context) -> Verdict | None:
         return Verdict("pass", "it is in no pod: it has its machine's, and nothing evicts it")
     if not engine.resources.at:
         return None
-    if engine.declared.style == "values":
+    if engine.style == "values":
         key, written = "requestMemory", "requestMemory: {}Gi"
     elif not engine.item.kind and engine.resources.deployer not in CHARTS:
         key = "deploy.resources.reservations.memory"
