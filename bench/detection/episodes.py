@@ -9,10 +9,8 @@ from typing import Final, Literal
 
 from bench.detection.long import long_scenario, restart_times, seeds
 from bench.detection.truth import Accepted, accepted_series, observed
-from bench.simulator.case_loads import PRESSURE_SECONDS
-from bench.simulator.cases import CASES, case
 from bench.simulator.load import Label
-from bench.simulator.scenarios import CAUSES, episode
+from bench.simulator.scenarios import CASES, CAUSES, PRESSURE_SECONDS, case, episode
 from bench.simulator.service import Scenario, ServerDownError
 from kvpressure.engines.reader import PageReader
 from kvpressure.engines.recordings import SUFFIXES, TraceError, read_trace, stem

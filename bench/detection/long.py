@@ -11,10 +11,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from bench.simulator.case_loads import RESTART_SECONDS, calm
-from bench.simulator.cases import CASES, case, engine_of
 from bench.simulator.load import Label, Phase
-from bench.simulator.scenarios import CAUSES, episode
+from bench.simulator.scenarios import CASES, CAUSES, RESTART_SECONDS, calm, case, engine_of, episode
 from bench.simulator.service import Scenario
 
 SECONDS: Final = 1500.0

@@ -29,8 +29,8 @@ from bench.detection.rules import INTERVALS
 from bench.detection.score import Second
 from bench.detection.shipped import vllm_only
 from bench.detection.truth import Accepted
-from bench.simulator.request import Request
 from bench.simulator.service import Scenario, ServerDownError, SimulatedServer
+from bench.simulator.stats import Request
 from bench.written import write_part
 from kvpressure.config.thresholds import Thresholds, load_thresholds
 

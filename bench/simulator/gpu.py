@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from bench.simulator.activity import SAMPLE_SECONDS
 from bench.simulator.config import EngineConfig, GpuConfig
 from bench.simulator.scheduler import Rank
+from bench.simulator.stats import SAMPLE_SECONDS
 from kvpressure.model.samples import GpuSample
 
 

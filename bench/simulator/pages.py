@@ -17,8 +17,8 @@ from typing import Final
 
 from prometheus_client import utils
 
+from bench.simulator.clients import Frontend
 from bench.simulator.config import EngineConfig
-from bench.simulator.frontend import Frontend
 from bench.simulator.scheduler import Rank
 from bench.simulator.stats import RankStats
 

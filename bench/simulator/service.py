@@ -1,21 +1,24 @@
-"""A simulated vLLM server: a scenario on a virtual clock, asked for its page and its GPUs at any later moment."""
+"""A simulated vLLM server: a scenario on a virtual clock, asked for its page and its GPUs at any later moment.
+
+A simulated server read once a second, as recordings have it (tests/fixtures/traces/README.md).
+"""
 
 from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
-from bench.simulator.clients import Clients
+from bench.simulator.clients import Clients, Frontend
 from bench.simulator.config import EngineConfig
-from bench.simulator.frontend import Frontend
 from bench.simulator.gpu import GpuReader
 from bench.simulator.load import Phase
 from bench.simulator.pages import PageWriter
-from bench.simulator.request import Request
 from bench.simulator.scheduler import Rank
+from bench.simulator.stats import Request
 from kvpressure.model.samples import GpuSample
 
 DEFAULT_START = 1_800_000_000.0
@@ -167,3 +170,33 @@ class SimulatedServer:
             for request in rank.abort_all(t):
                 request.last_token = t
                 self._frontend.answers += 1
+
+
+def frames(server: SimulatedServer, offset_seconds: float = 0.5) -> Iterator[dict[str, Any]]:
+    """One object per second: `t` (unix seconds), `label` (the truth), `page`, and `gpus` where the engine has any.
+
+    Reads that a restarting server does not answer are left out, as a recorder would.
+    """
+    for second in range(int(server.scenario.seconds)):
+        t = server.start + second + offset_seconds
+        label = server.label(t)
+        try:
+            frame: dict[str, Any] = {"t": t, "label": label, "page": server.page(t).decode()}
+        except ServerDownError:
+            continue
+        gpus = [_record(sample) for sample in server.gpus(t)]
+        yield {**frame, "gpus": gpus} if gpus else frame
+
+
+def _record(sample: GpuSample) -> dict[str, Any]:
+    mean = sum(sample.utilization) / len(sample.utilization) if sample.utilization else None
+    values = {
+        "uuid": sample.uuid,
+        "index": sample.index,
+        "vendor": sample.vendor,
+        "name": sample.name,
+        "memory_used_bytes": sample.memory_used_bytes,
+        "memory_total_bytes": sample.memory_total_bytes,
+        "utilization_ratio": mean,
+    }
+    return {name: value for name, value in values.items() if value is not None}
