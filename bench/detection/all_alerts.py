@@ -15,9 +15,8 @@ from typing import Final
 from bench.detection.judge import Outcome
 from bench.detection.rules import CONTAINER_RESTARTS, Firing
 from bench.detection.score import GRACE_SECONDS, KV, Second
-from bench.detection.shipped import TICKET
+from bench.detection.shipped import TICKET, Rule
 from bench.detection.table import Table, percent
-from bench.detection.today import Rule
 from kvpressure.config.thresholds import load_thresholds
 
 RIGHTS: Final = Path(__file__).parents[2] / "rules" / "rights.json"

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.detection import prometheus
-from bench.detection.long import long_scenario, restart_times, seeds
+from bench.detection.episodes import long_scenario, restart_times, seeds
 from bench.detection.others import AlertScore, alert_score, names_table, result_rows, scores_table
 from bench.detection.prometheus import STEP_SECONDS, Sample
 from bench.detection.rights import HALF, LATE_SECONDS, MAY, MUST, NOT

@@ -19,14 +19,12 @@ from typing import Any, Final
 from bench.detection import prometheus
 from bench.detection.judge import Outcome
 from bench.detection.lab import LAB, RECORDINGS, recordings, records
-from bench.detection.pages import page_series
 from bench.detection.rights import RIGHTS, Tick, judged
 from bench.detection.rules import INTERVALS, RuleScore, firing, samples, score_rule
 from bench.detection.score import Second
-from bench.detection.shipped import named_by, vllm_only
-from bench.detection.shown import SCRAPE_SECONDS, Scrape
+from bench.detection.shipped import Rule, named_by, vllm_only
+from bench.detection.shown import SCRAPE_SECONDS, Scrape, page_series
 from bench.detection.table import Table, number, percent
-from bench.detection.today import Rule
 from bench.written import write_part
 from kvpressure.bundle.options import VLLM_ONLY
 from kvpressure.config.thresholds import load_thresholds

@@ -16,7 +16,7 @@ from bench.detection.table import Table, percent
 from bench.scaling.routers import BEST, ROUTERS
 from bench.scaling.worker import LAB, kept_answers
 from bench.uneven.judge import ALERTS, at_edge, owed, said, uneven
-from bench.uneven.traffic import HELD_OUT, MINUTES, TRAFFIC
+from bench.uneven.play import HELD_OUT, MINUTES, TRAFFIC
 from bench.written import write_part
 
 RUNS: Final = LAB / "uneven" / "runs.jsonl"

@@ -12,8 +12,7 @@ from typing import Any, Final
 
 import yaml
 
-from bench.uneven.play import POLL_SECONDS, SCRAPE_POLLS, Waits
-from bench.uneven.traffic import MINUTES
+from bench.uneven.play import MINUTES, POLL_SECONDS, SCRAPE_POLLS, Waits
 from kvpressure.bundle import Options, load_rules
 from kvpressure.bundle.options import EXPORTER, VLLM_ONLY, Flavour
 from kvpressure.config.thresholds import load_thresholds

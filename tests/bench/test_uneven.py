@@ -7,7 +7,7 @@ import pytest
 from bench.scaling.routers import ROUTERS, where_it_fits
 from bench.scaling.shapes import Request
 from bench.uneven.judge import ALERTS, MINUTES, at_edge, owed, said, uneven
-from bench.uneven.traffic import HELD_OUT, TRAFFIC
+from bench.uneven.play import HELD_OUT, TRAFFIC
 
 
 class _Replica:
