@@ -75,7 +75,7 @@ _REMEMBERED: Final = {
 }
 """What rules remember, without what they do for restarts: an episode has one exporter, which never restarts."""
 _CAUSE: Final = re.compile(r'engine:kvpressure_cause:timestamp\{(cause="\w+")\}')
-_RECORDED: Final = re.compile(r"\b(?:namespace_model|engine|target):\w+:\w+\b(?:\[(\w+)\])?")
+_RECORDED: Final = re.compile(r"\b(?:namespace_model|engine|target):\w+:\w+\b(?:\[(\w+)\])?( offset \w+)?")
 
 
 @functools.cache
@@ -143,12 +143,15 @@ def _rules(flavour: Flavour, name: str, scrape_seconds: int) -> tuple[Rule, ...]
 def _rule(alert: str, rule: Any, recorded: Mapping[str, str]) -> Rule:
     expr = _CAUSE.sub(_last_cause, rule["expr"].replace(_MODEL, _EPISODE))
     while used := _RECORDED.search(expr):
-        name, duration = used[0].partition("[")[0], used[1]
+        name, duration = used[0].partition(" ")[0].partition("[")[0], used[1]
         recorded_as = _CAUSE.sub(_last_cause, recorded[name].replace(_MODEL, _EPISODE))
         # What a rule has recorded of itself is of before an episode, where there is nothing.
         itself = re.compile(rf"\b{name}\b(?:\[(\w+)\])?")
         recorded_as = itself.sub(lambda own: f"({_NOTHING})" + _steps(own[1]), recorded_as)
-        expr = expr[: used.start()] + f"({recorded_as})" + _steps(duration) + expr[used.end() :]
+        stands_for = f"({recorded_as})" + _steps(duration) + (used[2] or "")
+        if used[2] and not duration:  # an expression has no value of before, its subquery has
+            stands_for = f"last_over_time(({recorded_as})[1s:15s]{used[2]})"
+        expr = expr[: used.start()] + stands_for + expr[used.end() :]
     return Rule(alert, expr, seconds(rule["for"]), seconds(rule.get("keep_firing_for", "0s")))
 
 
