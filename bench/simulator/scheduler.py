@@ -285,7 +285,7 @@ class Rank:
         return [*ended, *gone]
 
     def set_paused(self, paused: bool, t: float) -> list[Request]:
-        """Stop or resume scheduling: a stuck or sleeping engine accepts requests and does nothing with them."""
+        """Stop or resume scheduling: a stuck engine accepts requests and does nothing with them."""
         ended = self.settle(t)
         self.paused = paused
         if not paused and not self._flight:

@@ -122,7 +122,6 @@ class SimulatedServer:
             self._boot(t)
             self._frontend.factor = phase.frontend_factor
         self._down = phase.fault == "restart"
-        self._writer.sleeps = phase.fault == "sleep"
         for rank in self.ranks:
             self._answer(rank.set_paused(bool(phase.fault), t))
         self._clients.start_phase(phase, t)

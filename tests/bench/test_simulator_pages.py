@@ -96,13 +96,6 @@ def test_a_multi_process_page_hides_the_scheduler_until_the_first_request() -> N
     assert b"process_" not in page
 
 
-def test_a_sleeping_engine_says_so() -> None:
-    server = SimulatedServer(Scenario("test", TINY_CPU, (Phase("asleep", 5.0, (), "sleep"), Phase("idle", 5.0))), 1)
-    line = b'vllm:engine_sleep_state{engine="0",model_name="tiny",sleep_state="%s"} %s'
-    assert line % (b"weights_offloaded", b"1.0") in server.page(server.start + 1)
-    assert line % (b"awake", b"1.0") in server.page(server.start + 6)
-
-
 # -- HTTP
 
 
