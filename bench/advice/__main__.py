@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.advice.changes import NOTHING, Key, change, key, sets
-from bench.advice.judge import WORKERS, Case, Row, judged, run
+from bench.advice.judge import WORKERS, Case, Row, document, judged, run, summary
 from bench.advice.predict import Advised, advised, every_regime, holds
-from bench.advice.table import document, summary
 from bench.scaling.worker import LAB
 from bench.written import write_part
 from tests.lab.regime import Regime

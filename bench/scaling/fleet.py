@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from bench.scaling.autoscalers import DECIDES_EVERY_SECONDS, OTHERS, POLLS_EVERY_SECONDS, Autoscaler, Hpa, Ours
-from bench.scaling.replica import STARTS_SECONDS, Replicas
-from bench.scaling.routers import least_requests
+from bench.scaling.replica import STARTS_SECONDS, Replicas, least_requests
 from bench.scaling.shapes import (
     FIRST_TOKEN_SECONDS,
     FIRST_TOKEN_TOKENS_PER_SECOND,

@@ -1,6 +1,7 @@
 """Clients of one server: turns the loads of the current phase into requests at moments in time.
 
-The API processes: tokenize before the engine, stream after it. Each handles one thing at a time.
+Between them and the engine are API processes, which tokenize before the engine and stream after it. Each handles one
+thing at a time.
 """
 
 from __future__ import annotations

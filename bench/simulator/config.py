@@ -1,9 +1,6 @@
-"""What an engine is started with, and what its hardware does in a step.
+"""What an engine is started with, how long one step takes, how busy the accelerator is in it; engines worth simulating.
 
-How long one engine step takes, and how busy the accelerator is in it.
-
-Engines worth simulating: the CPU build of the recordings, and public figures of real GPUs and models.
-
+These are the CPU build of the recordings, and public figures of real GPUs and models.
 GPU figures are from the vendors' data sheets (dense BF16 TFLOPS, memory size and bandwidth): NVIDIA H100 SXM 989,
 80 GB, 3.35 TB/s; H200 SXM 989, 141 GB, 4.8 TB/s; AMD MI300X 1307, 192 GB, 5.3 TB/s. Achieved shares of 50 % (compute)
 and 80 % (bandwidth) are typical of serving. Models are Llama 3.1 8B and 70B in BF16 (Llama 3 paper, table 3): 32 / 80

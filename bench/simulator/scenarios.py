@@ -1,11 +1,8 @@
-"""Scenarios as data: the demo's incident, and seeded episodes of every cause.
+"""Scenarios as data: the demo's incident, and seeded episodes of every cause, clear ones and hard ones.
 
-The loads of the hard episodes: what the clients of an engine do in the middle of each.
-
-Harder episodes of every cause: other models, hosts and versions, mixed and cached traffic, ramps, bursts, restarts.
-
-`episode` shows each cause at its clearest; these come close to another cause and are none of it. A phase's
-label says what its load is meant to do: what it really does, the scheduler has to tell.
+`episode` shows each cause at its clearest. The cases are harder: other models, hosts and versions, mixed and cached
+traffic, ramps, bursts, restarts; they come close to another cause and are none of it. A phase's label says what its
+load is meant to do: what it really does, the scheduler has to tell.
 """
 
 from __future__ import annotations

@@ -5,15 +5,13 @@ running request that finds no block drops the last running one (recompute preemp
 nothing; a waiting request is admitted when its whole prompt fits the free blocks (`scheduler_reserve_full_isl`)
 or, without that, when its first chunk does; prompts are computed in chunks within `max_num_batched_tokens`.
 
-The KV block pool: free blocks in eviction order, some of them still holding cached tokens.
+The block pool keeps free blocks in eviction order, some of them still holding cached tokens. It is modelled on vLLM
+V1's `BlockPool`: block 0 is reserved; freed blocks go to the tail of an LRU queue, a request's last block first, so that
+a cached prefix is eaten from its end; taking a cached block back costs nothing but its place.
 
-Modelled on vLLM V1's `BlockPool`: block 0 is reserved; freed blocks go to the tail of an LRU queue, a request's last
-block first, so that a cached prefix is eaten from its end; taking a cached block back costs nothing but its place.
-
-The decoding part of a batch, kept in aggregate so that a step costs the same for 2 sequences or 200.
-
-A decoding request grows by one token per step, so *when* it needs its next block and *when* it ends is known the
-moment it joins: `phase[r]` counts the requests that need a block at steps s with s mod block_size = r.
+The decoding part of a batch is kept in aggregate, so that a step costs the same for 2 sequences or 200. A decoding
+request grows by one token per step, so *when* it needs its next block and *when* it ends is known the moment it joins:
+`phase[r]` counts the requests that need a block at steps s with s mod block_size = r.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""What one rank has counted since the server started: the numbers behind its page.
+"""What one rank has counted since the server started, the numbers behind its page, and what its GPU did.
 
-One request on its way through front end, queue, batch and back.
-
-Cumulative histograms as prometheus_client keeps them, and vLLM's bucket bounds (read from recorded 0.32 pages).
-
-What the GPU did: busy time in the driver's sampling intervals, compute and memory time in between reads.
+A request is followed through front end, queue, batch and back. Histograms are cumulative, as prometheus_client keeps
+them, with vLLM's bucket bounds (read from recorded 0.32 pages). Of the GPU there is its busy time in the driver's
+sampling intervals, and compute and memory time in between reads.
 """
 
 from __future__ import annotations

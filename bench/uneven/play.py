@@ -11,8 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from bench.detection.shipped import named_by
-from bench.scaling.replica import Replicas
-from bench.scaling.routers import ROUTERS, Router, where_it_fits
+from bench.scaling.replica import ROUTERS, Replicas, Router, where_it_fits
 from bench.scaling.shapes import FLAGS, Kind, Rate, Shape, flat, steps
 from kvpressure.bundle.options import EXPORTER, VLLM_ONLY
 from kvpressure.config.target import Target

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.detection.all_alerts import RESTARTING, RightScore
+from bench.detection.around import RESTARTING, RightScore
 from bench.detection.episodes import RESTARTS, long_scenario, long_specs, restart_times
 from bench.detection.judge import Outcome
 from bench.detection.paging import PageScore, chosen, pages_table, summary
