@@ -1,7 +1,5 @@
 """Pages that vLLM and SGLang wrote in the lab, replayed: the truth beside them, and verdicts on them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

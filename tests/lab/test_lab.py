@@ -1,7 +1,5 @@
 """The scheduler lab without vLLM: its regimes, its books of what is true, the score of verdicts on its recordings."""
 
-from __future__ import annotations
-
 import hashlib
 import zipfile
 from collections import Counter

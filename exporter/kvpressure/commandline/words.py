@@ -216,10 +216,6 @@ class _Around:
     end: str
     condition: str = ""
 
-    @property
-    def is_loop(self) -> bool:
-        return self.end == "done"
-
 
 _TOKEN: Final = re.compile(
     r"(?P<blank>(?:[ \t\r]|\\\n)+)|(?P<comment>(?<![^\s;&|()])\#[^\n]*)"
@@ -459,7 +455,9 @@ class Script:
         name = words[-1] if len(words) == 1 else words[0]
         alone = "the commands beside it" if operator in {"|", "&"} or self._may_fail else ""
         self._goes_on = operator in {"&&", "||", "|"}
-        self._may_fail = operator == "|" or (operator == "&&" and (self._may_fail or not self._succeeds(name)))
+        # What is expected to succeed lets what follows it behind `&&` run.
+        succeeds = name in _STEPS or _ASSIGNMENT.match(name) is not None
+        self._may_fail = operator == "|" or (operator == "&&" and (self._may_fail or not succeeds))
         self._after_test = operator in {"&&", "||"} and (
             self._after_test or operator == "||" or words[0] in _TESTS or words[0].startswith("((")
         )
@@ -473,14 +471,10 @@ class Script:
         yield Command(tuple(words[program:]), "" if condition == _LOOP else condition, sets)
         self._change(words[program:], condition or alone)
 
-    def _succeeds(self, name: str) -> bool:
-        """Return whether a command is expected to succeed, so that what follows it behind `&&` runs."""
-        return name in _STEPS or _ASSIGNMENT.match(name) is not None
-
     def _condition(self) -> str:
         """Return the innermost condition around the present command, "" for none."""
         found = next((around.condition for around in reversed(self._around) if around.condition), "")
-        in_loop = any(around.is_loop for around in self._around)
+        in_loop = any(around.end == "done" for around in self._around)
         return found or (_TEST if self._after_test else _LOOP if in_loop else "")
 
     def _change(self, words: Sequence[str], condition: str) -> None:
