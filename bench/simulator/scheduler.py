@@ -6,8 +6,8 @@ nothing; a waiting request is admitted when its whole prompt fits the free block
 or, without that, when its first chunk does; prompts are computed in chunks within `max_num_batched_tokens`.
 
 The block pool keeps free blocks in eviction order, some of them still holding cached tokens. It is modelled on vLLM
-V1's `BlockPool`: block 0 is reserved; freed blocks go to the tail of an LRU queue, a request's last block first, so that
-a cached prefix is eaten from its end; taking a cached block back costs nothing but its place.
+V1's `BlockPool`: block 0 is reserved; freed blocks go to the tail of an LRU queue, a request's last block first, so
+that a cached prefix is eaten from its end; taking a cached block back costs nothing but its place.
 
 The decoding part of a batch is kept in aggregate, so that a step costs the same for 2 sequences or 200. A decoding
 request grows by one token per step, so *when* it needs its next block and *when* it ends is known the moment it joins:
