@@ -81,11 +81,6 @@ def unless(word: str) -> tuple[str, ...]:
     return word.unless if isinstance(word, Word) else ()
 
 
-def perhaps(word: str) -> bool:
-    """Return whether a condition decides if a word is there."""
-    return isinstance(word, Word) and word.perhaps
-
-
 def filled_word(text: str, written: str, names: Sequence[str] = (), *, perhaps: bool = False) -> str:
     """Return the text as a word that was written in another way; itself where it was not."""
     if text == written and not names and not perhaps:
