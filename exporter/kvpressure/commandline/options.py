@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import yaml
 
-from kvpressure.commandline.words import Budget, BudgetExceededError, as_written, perhaps, unless
+from kvpressure.commandline.words import Budget, BudgetExceededError, Word, as_written, unless
 from kvpressure.config import strict_yaml
 
 # As Python's int(), with at most eighteen digits: more than any limit has.
@@ -163,7 +163,7 @@ def read_options(words: Sequence[str], files: Mapping[str, str], budget: Budget,
             name, key, value = found
             if name == "config":
                 hidden.update(dict.fromkeys(_hidden_file(value, files)))
-            if perhaps(word):
+            if isinstance(word, Word) and word.perhaps:
                 maybe[name] = value
             elif key:
                 _nest(dotted.setdefault(name, {}), key, value.text, budget)

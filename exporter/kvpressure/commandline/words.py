@@ -29,6 +29,10 @@ MORE: Final = "="
 """A name that no variable can have: an environment with it may have variables that are not listed."""
 
 
+GPUS: Final = "=gpus"
+"""Likewise: the number of GPUs that a script gets, which it may ask nvidia-smi for."""
+
+
 class BudgetExceededError(Exception):
     """There is more than may be read. What was read before is true, but the rest may contradict it."""
 
@@ -75,11 +79,6 @@ def as_written(word: str) -> str:
 def unless(word: str) -> tuple[str, ...]:
     """Return the variables in a word that another place may set too."""
     return word.unless if isinstance(word, Word) else ()
-
-
-def perhaps(word: str) -> bool:
-    """Return whether a condition decides if a word is there."""
-    return isinstance(word, Word) and word.perhaps
 
 
 def filled_word(text: str, written: str, names: Sequence[str] = (), *, perhaps: bool = False) -> str:
@@ -249,6 +248,9 @@ _STEPS: Final = frozenset(
 )
 _DEFAULT: Final = re.compile(r"\$\{([A-Za-z_]\w*):?=.*\}", re.DOTALL | re.ASCII)
 _SUBSTITUTION: Final = re.compile(r"\$\(|`")
+_GPU_COUNT: Final = re.compile(
+    r"(?:\$\(|`)\s*nvidia-smi\s(?:-L|--list-gpus|[^|)`]*noheader[^|)`]*)\s*\|\s*wc\s+(?:-l|--lines)\s*[)`]"
+)
 _MOST_NAMES: Final = 3
 _COMMAND_STEPS: Final = 6
 """What a command costs beside its words, in steps of the budget."""
@@ -345,7 +347,9 @@ class Script:
         elif kind == "substitution":
             if token[0][0] == "$":
                 self._skip_parentheses(token[0].count("("))
-            self._add(self._text[start : self._at])
+            written = self._text[start : self._at]
+            count = self.values.get(GPUS) if _GPU_COUNT.fullmatch(written) else None
+            self._add(count or written, filled=count is not None)
         elif kind == "escaped":
             self._add("" if token["escaped"] == "\n" else token["escaped"].replace("$", _DOLLAR))
         else:

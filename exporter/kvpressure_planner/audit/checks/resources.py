@@ -16,7 +16,7 @@ from kvpressure_planner.audit.manifests import get, mapping, text
 from kvpressure_planner.audit.model import Once, Verdict
 from kvpressure_planner.audit.places import KSERVE
 from kvpressure_planner.audit.sizing import Sized
-from kvpressure_planner.capacity.smallest import smallest_tensor_parallel
+from kvpressure_planner.capacity.capacity_plan import smallest_tensor_parallel
 
 _LIMIT: Final = "gpu_memory_utilization"
 _ENOUGH: Final = 2
