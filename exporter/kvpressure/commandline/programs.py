@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from kvpressure.commandline.scripts import Script
 from kvpressure.commandline.words import (
     NESTING,
     Budget,
     BudgetExceededError,
-    Script,
     Variables,
     Words,
     expand,

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from kvpressure.commandline.options import unresolved
 from kvpressure.commandline.programs import programs
-from kvpressure.commandline.words import NESTING, STEP, Budget, BudgetExceededError, Script, as_written, expand
+from kvpressure.commandline.scripts import Script
+from kvpressure.commandline.words import NESTING, STEP, Budget, BudgetExceededError, as_written, expand
 from tests.support.starts import commands, launches
 
 SIGNS = "ab '\"\\$(){}`#\n;&|<>=@1:-\x00é"
