@@ -178,12 +178,17 @@ class Filling:
         if known is not None and (known or sign[:1] != ":"):
             if sign[-1:] != "+":
                 return str(known), [*unless(known)]
-            return self.fill(inner, depth - 1) if depth else (None, [])
+            return self.fill(_unquoted(inner), depth - 1) if depth else (None, [])
         hidden = (known is None and name in self.values) or MORE in self.values
         if hidden or sign[-1:] not in {"-", "="} or not depth:
             return None, []
-        value, names = self.fill(inner, depth - 1)
+        value, names = self.fill(inner if self.dollars else _unquoted(inner), depth - 1)
         return value, [*names, *([name] if known is None else unless(known))]
+
+
+def _unquoted(text: str) -> str:
+    """Return the default of a variable without the quotes around it."""
+    return text[1:-1] if text[:1] in {"'", '"'} and text[:1] == text[-1:] and text.count(text[0]) == 2 else text
 
 
 def closing(text: str, at: int, budget: Budget) -> int:
