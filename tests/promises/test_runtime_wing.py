@@ -1,7 +1,5 @@
 """A runtime is one folder: nothing outside it knows its names."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

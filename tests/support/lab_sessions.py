@@ -1,7 +1,5 @@
 """The sessions and step times of the lab's table (tests/lab/README.md), for tests of the simulation."""
 
-from __future__ import annotations
-
 from kvpressure.simulation.server import StepSeconds
 from kvpressure.simulation.sessions import Sessions
 

@@ -1,7 +1,5 @@
 """`docs/metrics.md`, generated from the family table: `python -m tests.support.metrics_reference > docs/metrics.md`."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable
 

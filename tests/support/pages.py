@@ -3,8 +3,6 @@
 `python -m tests.support.pages` prints the golden table of signals by version.
 """
 
-from __future__ import annotations
-
 import json
 import lzma
 import sys

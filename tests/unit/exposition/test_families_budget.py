@@ -4,8 +4,6 @@ A new family is a new row, and a larger one a larger number; either says whom it
 in `SOMETIMES`.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 import pkgutil

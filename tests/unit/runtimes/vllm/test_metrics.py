@@ -1,7 +1,5 @@
 """Every vLLM version from 0.6 to 0.33, in every spelling of its names."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 
