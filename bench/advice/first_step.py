@@ -17,7 +17,7 @@ from time import process_time
 from typing import Final
 
 from bench.advice.predict import forecast
-from kvpressure.advice.advise import Place, advise
+from kvpressure.advice.advise import Place
 from kvpressure.advice.case import Case
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.config.thresholds import load_thresholds
@@ -31,6 +31,7 @@ from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.greedy_search import limits
 from kvpressure_planner.capacity.comparison import refinements, search
 from tests.lab.predicted import MAKES
+from tests.support.advised import advise
 
 LEAST_SHARE: Final = 0.95
 
