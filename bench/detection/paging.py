@@ -3,8 +3,8 @@
 Counted are true stretches of KV pressure of two minutes and more, by what the scheduler did, on episodes of the
 simulator and on recordings of the scheduler lab in the folders. Every engine is the only replica of its model; in the
 lab the exporter starts with the pressure and knows no healthy time. Expressions come from the bundle and are evaluated
-by a real Prometheus. `--full` takes all episodes, `--write-docs` writes the part of detection.md, pages.json, and
-how often each other alert was right (rules/rights.json, for the page of alerts; episodes of half an hour count there).
+by a real Prometheus. `--write-docs` writes the part of detection.md, pages.json, and how often each other alert was
+right (rules/rights.json, for the page of alerts; episodes of half an hour count there).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final
 from bench.detection import around, lab, prometheus
 from bench.detection.__main__ import judged
 from bench.detection.around import RightScore, begins_of, rights_table, write_rights
-from bench.detection.episodes import Spec, long_specs, specs
+from bench.detection.episodes import long_specs, specs
 from bench.detection.judge import Outcome
 from bench.detection.rules import INTERVALS, Firing, firing, samples
 from bench.detection.score import GRACE_SECONDS, KV, Second, pressures
@@ -41,8 +41,6 @@ RIGHTS_ALONE: Final = (LONG, LAB_LONG)
 """Sets on which only the other alerts are scored, at one interval."""
 AFTER_SECONDS: Final = 60.0
 """A page that begins within this long after the end tells of what is over."""
-SUBSET: Final = {"kv_cache_pressure": (3, 11), "healthy": (1, 8), "concurrency_bound": (3, 3)}
-"""Seeds of clear episodes and of hard cases; one of each for the other causes."""
 
 
 @dataclass(slots=True)
@@ -108,16 +106,6 @@ def scored(outcomes: Sequence[Outcome], seconds: int) -> tuple[dict[str, PageSco
 def _waits(outcome: Outcome, engine: str) -> list[tuple[float, float]]:
     shown = ((scrape.t, one) for scrape in outcome.scrapes[engine] for one in scrape.shown)
     return [(t, one.value) for t, one in shown if one.name == SUFFERED]
-
-
-def chosen(*, full: bool) -> list[Spec]:
-    """The episodes: all, or the recordings and a few seeds of each cause, most of KV pressure."""
-    limits = {"clear": 0, "case": 1}
-    return [
-        one
-        for one in specs()
-        if full or one.kind == "recording" or one.seed < SUBSET.get(one.cause, (1, 1))[limits.get(one.kind, 0)]
-    ]
 
 
 def summary(name: str, scores: dict[int, dict[str, PageScore]]) -> Table:
@@ -187,12 +175,11 @@ def main() -> int:
     parser.add_argument("folders", nargs="*", type=Path)
     parser.add_argument("--varied", nargs="*", type=Path, default=[], help="recordings of varied regimes")
     parser.add_argument("--long", nargs="*", type=Path, default=[], help="recordings for alerts that take minutes")
-    parser.add_argument("--full", action="store_true", help="all episodes of the simulator")
     parser.add_argument("--only-lab", action="store_true", help="no episodes of the simulator")
     parser.add_argument("--write-docs", action="store_true")
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
-    episodes = {} if options.only_lab else {SIMULATED: chosen(full=options.full), LONG: long_specs()}
+    episodes = {} if options.only_lab else {SIMULATED: specs(), LONG: long_specs()}
     sets = {
         LAB: _recorded(options.folders, options.workers),
         VARIED: _recorded(options.varied, options.workers),

@@ -33,6 +33,10 @@ class Frontend:
         self._free_at[api] = max(t, self._free_at[api] + streaming * self.factor) + tokenizing * self.factor
         return self._free_at[api]
 
+    def behind_seconds(self, now: float) -> float:
+        """Work accepted and not done yet, in seconds of the busiest process."""
+        return max(0.0, max(self._free_at) - now)
+
 
 Schedule = Callable[[float, Callable[[float], None]], None]
 """Run a function of the time at that time."""

@@ -98,6 +98,8 @@ class Scenario:
 class SimulatedServer:
     """Plays `scenario` from unix time `start`. Ask with times that do not decrease; the last phase goes on for ever."""
 
+    rank_type = Rank
+
     def __init__(self, scenario: Scenario, seed: int = 0, start: float = DEFAULT_START) -> None:
         self.scenario = scenario
         self.start = start
@@ -182,7 +184,7 @@ class SimulatedServer:
     def _boot(self, t: float) -> None:
         """A new server process: every counter at 0, nothing in flight."""
         self._down = False
-        self.ranks = [Rank(self._config, self._rng) for _ in range(self._config.ranks)]
+        self.ranks = [self.rank_type(self._config, self._rng) for _ in range(self._config.ranks)]
         for rank in self.ranks:
             rank.peers = self.ranks
         self._frontend = Frontend(self._config)
