@@ -16,8 +16,7 @@ bench-advice: $(VENV)/.dev ## advice on vLLM's own scheduler: predicted, done, m
 
 .PHONY: bench-worlds
 bench-worlds: $(VENV)/.dev ## predictions against a foreign simulator's outcomes, open and closed arrivals apart; needs ../shared/worlds
-	PYTHONPATH=exporter $(BIN)/python -m bench.advice.worlds $(or $(WORLDS),../shared/worlds/predict)
-	PYTHONPATH=exporter $(BIN)/python -m bench.advice.first_step $(or $(WORLDS),../shared/worlds/predict)/*.jsonl.xz $(wildcard tests/fixtures/lab/*.jsonl.xz tests/fixtures/traces/*.jsonl.xz)
+	PYTHONPATH=exporter $(BIN)/python -m bench.advice.worlds $(or $(WORLDS),../shared/worlds/predict) $(wildcard tests/fixtures/lab/*.jsonl.xz tests/fixtures/traces/*.jsonl.xz)
 
 .PHONY: bench-cost
 bench-cost: $(VENV)/.dev ## lost tokens as told, beside those of the same clients with room for all (10 minutes)
