@@ -23,12 +23,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.detection import prometheus
-from bench.detection.judge import Outcome
+from bench.detection.judge import SCRAPE_SECONDS, Outcome, Scrape, page_series
 from bench.detection.lab import LAB, RECORDINGS, recordings, records
 from bench.detection.rules import INTERVALS, RuleScore, firing, samples, score_rule
 from bench.detection.score import KV, Second
 from bench.detection.shipped import Rule, named_by, vllm_only
-from bench.detection.shown import SCRAPE_SECONDS, Scrape, page_series
 from bench.detection.table import Table, number, percent
 from bench.detection.truth import Accepted
 from bench.written import write_part

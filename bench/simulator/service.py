@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from bench.simulator.clients import Clients, Frontend
+from bench.simulator.clients import Clients, Frontend, Phase
 from bench.simulator.config import EngineConfig, GpuConfig
-from bench.simulator.load import Phase
 from bench.simulator.pages import PageWriter
 from bench.simulator.scheduler import Rank
 from bench.simulator.stats import SAMPLE_SECONDS, Request

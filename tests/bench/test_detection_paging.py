@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from bench.detection.around import RESTARTING, RightScore
 from bench.detection.episodes import RESTARTS, long_scenario, long_specs, restart_times
-from bench.detection.judge import Outcome
-from bench.detection.paging import PageScore, pages_table, summary
+from bench.detection.judge import Outcome, Scrape
+from bench.detection.paging import RESTARTING, PageScore, RightScore, pages_table, summary
 from bench.detection.rules import CONTAINER_RESTARTS, Firing, firing, samples
 from bench.detection.score import KV, Second
 from bench.detection.shipped import Rule
-from bench.detection.shown import Scrape
 from bench.simulator.scenarios import CAUSES
 
 CALM, PRESSED = frozenset({"healthy"}), frozenset({KV})

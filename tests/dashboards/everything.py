@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from aiohttp import web
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from bench.simulator.load import Label
+from bench.simulator.clients import Label
 from bench.simulator.scenarios import episode
 from bench.simulator.service import SimulatedServer
 from kvpressure.config.thresholds import load_thresholds
