@@ -7,7 +7,6 @@ bench: $(VENV)/.dev tools ## the numbers to hold, printed and written to bench/r
 bench-detection: $(VENV)/.dev tools ## how well causes are found, beside the rules people use today
 	$(BIN)/python -m bench.detection
 	PYTHONPATH=exporter $(BIN)/python -m bench.detection.others
-	PYTHONPATH=exporter $(BIN)/python -m bench.detection.objectives
 
 .PHONY: bench-advice
 bench-advice: $(VENV)/.dev ## advice on vLLM's own scheduler: predicted, done, measured; three hours of CPU, goes on where it was stopped
