@@ -3,8 +3,6 @@
 Everything comes from the exporter's own code: simulated servers through its pipeline, its records, its page.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import AsyncIterator, Iterator

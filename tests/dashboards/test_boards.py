@@ -1,7 +1,5 @@
 """What every dashboard must keep: series that exist, queries that parse, words on every panel, one palette."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

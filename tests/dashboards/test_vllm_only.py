@@ -1,7 +1,5 @@
 """The board on vLLM's own series: what it asks for exists in some version, and it keeps what every board keeps."""
 
-from __future__ import annotations
-
 import json
 import re
 

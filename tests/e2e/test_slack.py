@@ -4,8 +4,6 @@ promtool renders the generated rules' texts, Debian's Alertmanager posts them wi
 UPDATE_GOLDEN=1 writes the page again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

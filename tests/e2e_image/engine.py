@@ -1,7 +1,5 @@
 """A simulated engine on loopback, short of KV cache from its first second on, and the settings that poll it."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import AsyncIterator

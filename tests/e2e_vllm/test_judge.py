@@ -1,7 +1,5 @@
 """The judge misses a bar that was missed: each test spoils one thing in a run that holds all of them."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from subprocess import PIPE, Popen

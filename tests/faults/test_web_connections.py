@@ -1,7 +1,5 @@
 """Who connects and does not ask, asks without end, or does not take what he asked for. All on virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ssl

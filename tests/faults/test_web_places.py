@@ -1,7 +1,5 @@
 """Who holds the places of others: connections up to the limit, handshakes that stall, and no descriptor left."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import socket

@@ -1,7 +1,5 @@
 """Step times of real cards: the tables beside the library's answers, and what the lab makes of them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """TensorRT-LLM as modelled, and servers that are not read: pages, verdicts, advice and starts, in their own names."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """SGLang's recordings end in their cause, and advice is in its own flags and words."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from functools import cache

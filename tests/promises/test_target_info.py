@@ -1,7 +1,5 @@
 """What the series of a target say: that it is listed, how to reach it, and how its last poll ended."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from http import HTTPStatus
 

@@ -1,7 +1,5 @@
 """What keeps alert texts readable, in Prometheus as in a pager: a bar each, for every alert of both flavours."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """promtool on the generated rules and on the unit tests under rules/tests, with every promtool that is installed."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

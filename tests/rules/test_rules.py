@@ -1,7 +1,5 @@
 """What every rule must keep: tests, a runbook, series that exist, labels that survive, words for people."""
 
-from __future__ import annotations
-
 import json
 import re
 

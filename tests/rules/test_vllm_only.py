@@ -1,7 +1,5 @@
 """The rules on vLLM's own series: promtool tests, series of some version, what they cannot know, names apart."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from itertools import groupby

@@ -1,7 +1,5 @@
 """The servers that carry an alert: Prometheus with the generated rules, Alertmanager with the example, a webhook."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess

@@ -3,8 +3,6 @@
 A server that takes eight seconds costs a test two milliseconds, and how busy the machine is changes nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
 import selectors
 from collections.abc import Callable, Coroutine

@@ -1,7 +1,5 @@
 """The second word of a verdict: from recordings of vLLM's own scheduler, and from evidence made by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pages meant to hurt: bounded work, no crash, nothing remembered that a good page would pay for."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import pytest

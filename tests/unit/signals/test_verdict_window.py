@@ -1,7 +1,5 @@
 """What a verdict counts of its polls."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
