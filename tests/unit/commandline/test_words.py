@@ -204,7 +204,7 @@ def test_a_variable_falls_into_words_unless_it_is_quoted() -> None:
 
 def test_defaults_stand_in_for_variables_that_nobody_set() -> None:
     assert commands("a ${X:-1} ${X-2} ${Y:-3} ${Z:-3}", {"Y": "", "Z": "4"}) == [("a", "1", "2", "3", "4")]
-    quoted = "${X:-\"1\"} ${X:-'2'} \"${X:-\"3\"}\" ${Z:+\"4\"}"
+    quoted = '${X:-"1"} ${X:-\'2\'} "${X:-"3"}" ${Z:+"4"}'
     assert commands(f"a {quoted}", {"Z": "1"}) == [("a", "1", "2", "3", "4")]
 
 
