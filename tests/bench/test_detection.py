@@ -1,7 +1,5 @@
 """Causes are found: the recordings, and a few simulated episodes of each cause, through the whole pipeline."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from dataclasses import replace
