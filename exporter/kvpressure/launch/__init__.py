@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -277,20 +277,21 @@ def _notes(server: Server, options: Mapping[str, Given]) -> Iterator[str]:
     if program.only_if:
         yield f"only if {program.only_if}"
     if names := dict.fromkeys(name for key, given in options.items() if key not in _UNJUDGED for name in given.unless):
-        yield f"as stated here, unless set elsewhere: {_listed(names)}"
+        yield f"as stated here, unless set elsewhere: {_listed([f'${name}' for name in names])}"
     every, told = {**server.options.given, **server.options.perhaps}, server.words[:1]
     judged = (*told, *(given.text for name, given in every.items() if name not in _UNJUDGED), *server.options.hidden)
     names = dict.fromkeys(name for word in judged for name in unknown_names(word))
     if names:
-        yield f"not known: {', '.join(list(names)[:_MOST_NAMES])}"
+        yield f"not known: {_listed([*names])}"
     unjudged = {name for word in program.words for name in unknown_names(word)} - names.keys()
     uncertain = {name: condition for name, condition in program.uncertain.items() if f"${name}" not in unjudged}
     for name, condition in list(uncertain.items())[:_MOST_NAMES]:
         yield f"only if {condition}: ${name}"
 
 
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(f"${name}" for name in list(names)[:_MOST_NAMES])
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
 
 
 def _model(words: Sequence[str], options: Mapping[str, Given], option: str) -> str:
