@@ -280,7 +280,8 @@ def _notes(server: Server, options: Mapping[str, Given]) -> Iterator[str]:
         yield f"as stated here, unless set elsewhere: {_listed([f'${name}' for name in names])}"
     every, told = {**server.options.given, **server.options.perhaps}, server.words[:1]
     judged = (*told, *(given.text for name, given in every.items() if name not in _UNJUDGED), *server.options.hidden)
-    names = dict.fromkeys(name for word in judged for name in unknown_names(word))
+    of_judged = {name for word in judged for name in unknown_names(word)}
+    names = dict.fromkeys(name for word in server.words for name in unknown_names(word) if name in of_judged)
     if names:
         yield f"not known: {_listed([*names])}"
     unjudged = {name for word in program.words for name in unknown_names(word)} - names.keys()

@@ -253,7 +253,11 @@ def test_flags_as_written_are_known_whatever_is_around_them_and_that_is_a_note(
         ("x || N=8; vllm serve m --max-num-seqs $N", None, "not known: $N"),
         ("read N; vllm serve m --max-num-seqs $N", None, "not known: $N"),
         ("N=$(nproc); vllm serve m --max-num-seqs $N", None, "not known: $N"),
-        ("vllm serve $A $B $C $D --dtype $E --port $F -q $G", None, "not known: $A, $B, $C, $D, $E, $F and 1 more"),
+        (
+            "vllm serve $A $B $C $D --dtype $E --port $F -q $G -tp $H",
+            None,
+            "not known: $A, $B, $C, $D, $E, $G and 1 more",
+        ),
         ("vllm serve m --max-num-seqs $((4*2))", None, "not known: $(...)"),
         ("vllm serve m --max-num-seqs ${N%%x}", None, "not known: $N"),
     ],
