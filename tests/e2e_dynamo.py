@@ -8,8 +8,6 @@ Needs a Python 3.12 and, once, 600 MB from PyPI; takes eight minutes. Ends with 
 else than it is.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Final
 
-from bench.advice.lab import Ran, run
+from bench.advice.judge import Ran, run
 from bench.scaling.worker import LAB
 from bench.written import write_part
 from kvpressure.capacity.cards import names, table
-from kvpressure.simulation.described import MeanAndP95, Traffic, alternatives
 from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.server import Server
 from kvpressure.simulation.step_table import CardSteps
+from kvpressure_planner.capacity.described import MeanAndP95, Traffic, alternatives
 from tests.lab.cards import VARIED_AMONG
 from tests.lab.regime import Card, Regime, regimes
 from tests.lab.vary import varied

@@ -1,7 +1,5 @@
 """An incident, told by the generated rules and the Alertmanager example to a webhook, in real time (`make e2e`)."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import textwrap

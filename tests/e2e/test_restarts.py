@@ -5,8 +5,6 @@ engines change at once; then exporters are restarted, moved to another address o
 restarted again and again (`make e2e`, twenty-five minutes; `RESTARTS_SECONDS` shortens the watch).
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Every way a target can misbehave: its reason, its sentence, and that nobody else notices."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

@@ -1,7 +1,5 @@
 """Standard error and standard output that cannot be written, or are not read, and what is left of a line after that."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

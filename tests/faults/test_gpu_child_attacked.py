@@ -3,8 +3,6 @@
 `ATTACK_SECONDS=60` attacks for a minute instead of some seconds.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

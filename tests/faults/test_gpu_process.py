@@ -1,7 +1,5 @@
 """What the world does to the child process, and what the source makes of it."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """Limits in a configuration file that an engine mounts from a ConfigMap, as the node's watch reads them."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The life of engines as the API server tells it: found, moved, restarted, killed, evicted; events; the node."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

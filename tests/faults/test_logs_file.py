@@ -1,7 +1,5 @@
 """A log file on a machine without Kubernetes: renamed, copied and emptied, late, old."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """A container's log as the kubelet keeps it: rotated, compressed, restarted, emptied, flooded, gone."""
 
-from __future__ import annotations
-
 import gzip
 import os
 from collections.abc import Iterator

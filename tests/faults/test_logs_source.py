@@ -1,7 +1,5 @@
 """All logs together: followed and forgotten, switched off, hung, forbidden, and back again."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

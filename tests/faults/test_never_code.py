@@ -1,7 +1,5 @@
 """Nothing that is read is ever run: there is no way from data to code in the package."""
 
-from __future__ import annotations
-
 import ast
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Whoever may create a pod may write anything into it: reading it costs next to nothing, and says nothing untrue."""
 
-from __future__ import annotations
-
 import gc
 import json
 import sys

@@ -1,7 +1,5 @@
 """The real exporter with few file descriptors, full of connections that say nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import html

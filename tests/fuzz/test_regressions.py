@@ -1,7 +1,5 @@
 """What fuzzing once found stays fixed, and the targets themselves cannot rot. The real runs: `make fuzz`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from random import Random
 

@@ -7,8 +7,6 @@ count) and `record` (a folder, or null). The answer: tokens a second, latencies 
 edge cut.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Mapping

@@ -11,8 +11,6 @@ run with such a pool is asked for, by that run.
     python -m tests.lab.kv_events --fixture 0   # write one of tests/fixtures/kv_events: hashes are numbers, no tokens
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import importlib.util

@@ -5,8 +5,6 @@ and how many ran and waited, and what the prefix cache did. The first line also 
 run with a pool without limit too, each second has `without_limit`, and `regime` what clients got in both runs.
 """
 
-from __future__ import annotations
-
 import json
 import lzma
 import statistics

@@ -1,7 +1,5 @@
 """The books of the prefix cache, on a block pool that is written as vLLM's is: least recently freed first."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import random

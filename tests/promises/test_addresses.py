@@ -1,7 +1,5 @@
 """What is never asked, however it is spelled and whoever names it."""
 
-from __future__ import annotations
-
 import ipaddress
 import socket
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Files that are more than they look: bombs, endless lines, headers that ask for gigabytes. Memory is counted."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import lzma

@@ -1,7 +1,5 @@
 """Finite values that no engine has, 1e308 or denormals, from a page to all that is shown: no error, no infinity."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

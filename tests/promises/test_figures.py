@@ -1,7 +1,5 @@
 """Figures in texts for people are those of the benchmark that they come from."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Numbers on one card, and in one output of triage, do not contradict each other."""
 
-from __future__ import annotations
-
 import functools
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is judged, exported, charted and asked for in a recovery check is one value, whatever names are long."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Every option of the command line has an example that its command takes; what has gone is listed with its reason."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

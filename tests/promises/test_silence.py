@@ -1,7 +1,5 @@
 """An engine that stops answering: what was known of it stays, marked as old, until its target is gone."""
 
-from __future__ import annotations
-
 import html
 import re
 from dataclasses import replace

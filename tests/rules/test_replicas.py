@@ -1,7 +1,5 @@
 """Desired replicas as Prometheus counts them from the rules, and as Python does from the same readings."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

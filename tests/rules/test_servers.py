@@ -1,7 +1,5 @@
 """Every rule of the bundle in servers of both generations: Debian's Prometheus, and that of `make tools-go`."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

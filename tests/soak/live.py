@@ -1,7 +1,5 @@
 """The exporter as a process, in real time: 64 engines, of which some come and go, GPUs in a child, reloads."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

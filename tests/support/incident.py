@@ -1,7 +1,5 @@
 """`kvpressure demo` with a longer collapse: rules that look back five minutes have something to see."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import time

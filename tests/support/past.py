@@ -1,7 +1,5 @@
 """A real Prometheus that holds the past of engines: recorded or simulated pages, as its scrapes saw them."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

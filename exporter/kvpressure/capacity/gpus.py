@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final
 
-from kvpressure.capacity.arithmetic import GIB
-
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
@@ -53,7 +51,7 @@ _GIB: Final = {
     "T4": 14.56,
 }
 
-GPUS: Final = {name: Gpu(name, gib * GIB) for name, gib in _GIB.items()}
+GPUS: Final = {name: Gpu(name, gib * 2**30) for name, gib in _GIB.items()}
 
 _SPELLINGS: Final = (
     ("RTX-PRO-6000", r"rtx pro 6000"),

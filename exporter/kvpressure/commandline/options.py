@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import yaml
 
-from kvpressure.commandline.words import Budget, BudgetExceededError, as_written, perhaps, unless
+from kvpressure.commandline.words import Budget, BudgetExceededError, Word, as_written, unless
 from kvpressure.config import strict_yaml
 
 # As Python's int(), with at most eighteen digits: more than any limit has.
@@ -163,7 +163,7 @@ def read_options(words: Sequence[str], files: Mapping[str, str], budget: Budget,
             name, key, value = found
             if name == "config":
                 hidden.update(dict.fromkeys(_hidden_file(value, files)))
-            if perhaps(word):
+            if isinstance(word, Word) and word.perhaps:
                 maybe[name] = value
             elif key:
                 _nest(dotted.setdefault(name, {}), key, value.text, budget)
@@ -174,7 +174,7 @@ def read_options(words: Sequence[str], files: Mapping[str, str], budget: Budget,
         given[name] = Given(json.dumps(keys), f"--{name}.{next(iter(keys))}")
     config = given.pop("config", None)
     if config is not None and _is_read(config) and config.text in files:
-        entries = _entries(files[config.text], config.text, budget)
+        entries = entries_of(files[config.text], config.text, budget)
         if entries is None:
             hidden[f"the file of --config, {config.value_as_written}, is not a YAML mapping"] = None
         given = _from_file(entries or {}, config.text, budget, dialect) | given
@@ -273,7 +273,7 @@ def _from_file(entries: Mapping[str, Any], path: str, budget: Budget, dialect: D
     return givens
 
 
-def _entries(text: str, path: str, budget: Budget) -> Mapping[str, Any] | None:
+def entries_of(text: str, path: str, budget: Budget) -> Mapping[str, Any] | None:
     """Return the entries of a YAML mapping, {} for an empty file, None for anything else."""
     budget.take(len(text))
     try:

@@ -29,6 +29,10 @@ MORE: Final = "="
 """A name that no variable can have: an environment with it may have variables that are not listed."""
 
 
+GPUS: Final = "=gpus"
+"""Likewise: the number of GPUs that a script gets, which it may ask nvidia-smi for."""
+
+
 class BudgetExceededError(Exception):
     """There is more than may be read. What was read before is true, but the rest may contradict it."""
 
@@ -75,11 +79,6 @@ def as_written(word: str) -> str:
 def unless(word: str) -> tuple[str, ...]:
     """Return the variables in a word that another place may set too."""
     return word.unless if isinstance(word, Word) else ()
-
-
-def perhaps(word: str) -> bool:
-    """Return whether a condition decides if a word is there."""
-    return isinstance(word, Word) and word.perhaps
 
 
 def filled_word(text: str, written: str, names: Sequence[str] = (), *, perhaps: bool = False) -> str:
@@ -216,10 +215,6 @@ class _Around:
     end: str
     condition: str = ""
 
-    @property
-    def is_loop(self) -> bool:
-        return self.end == "done"
-
 
 _TOKEN: Final = re.compile(
     r"(?P<blank>(?:[ \t\r]|\\\n)+)|(?P<comment>(?<![^\s;&|()])\#[^\n]*)"
@@ -253,6 +248,9 @@ _STEPS: Final = frozenset(
 )
 _DEFAULT: Final = re.compile(r"\$\{([A-Za-z_]\w*):?=.*\}", re.DOTALL | re.ASCII)
 _SUBSTITUTION: Final = re.compile(r"\$\(|`")
+_GPU_COUNT: Final = re.compile(
+    r"(?:\$\(|`)\s*nvidia-smi\s(?:-L|--list-gpus|[^|)`]*noheader[^|)`]*)\s*\|\s*wc\s+(?:-l|--lines)\s*[)`]"
+)
 _MOST_NAMES: Final = 3
 _COMMAND_STEPS: Final = 6
 """What a command costs beside its words, in steps of the budget."""
@@ -349,7 +347,9 @@ class Script:
         elif kind == "substitution":
             if token[0][0] == "$":
                 self._skip_parentheses(token[0].count("("))
-            self._add(self._text[start : self._at])
+            written = self._text[start : self._at]
+            count = self.values.get(GPUS) if _GPU_COUNT.fullmatch(written) else None
+            self._add(count or written, filled=count is not None)
         elif kind == "escaped":
             self._add("" if token["escaped"] == "\n" else token["escaped"].replace("$", _DOLLAR))
         else:
@@ -459,7 +459,9 @@ class Script:
         name = words[-1] if len(words) == 1 else words[0]
         alone = "the commands beside it" if operator in {"|", "&"} or self._may_fail else ""
         self._goes_on = operator in {"&&", "||", "|"}
-        self._may_fail = operator == "|" or (operator == "&&" and (self._may_fail or not self._succeeds(name)))
+        # What is expected to succeed lets what follows it behind `&&` run.
+        succeeds = name in _STEPS or _ASSIGNMENT.match(name) is not None
+        self._may_fail = operator == "|" or (operator == "&&" and (self._may_fail or not succeeds))
         self._after_test = operator in {"&&", "||"} and (
             self._after_test or operator == "||" or words[0] in _TESTS or words[0].startswith("((")
         )
@@ -473,14 +475,10 @@ class Script:
         yield Command(tuple(words[program:]), "" if condition == _LOOP else condition, sets)
         self._change(words[program:], condition or alone)
 
-    def _succeeds(self, name: str) -> bool:
-        """Return whether a command is expected to succeed, so that what follows it behind `&&` runs."""
-        return name in _STEPS or _ASSIGNMENT.match(name) is not None
-
     def _condition(self) -> str:
         """Return the innermost condition around the present command, "" for none."""
         found = next((around.condition for around in reversed(self._around) if around.condition), "")
-        in_loop = any(around.is_loop for around in self._around)
+        in_loop = any(around.end == "done" for around in self._around)
         return found or (_TEST if self._after_test else _LOOP if in_loop else "")
 
     def _change(self, words: Sequence[str], condition: str) -> None:

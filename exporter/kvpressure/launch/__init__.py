@@ -182,6 +182,7 @@ NO_VALUE: Final = "that is not a value"
 CHOOSES: Final = "chooses the value"
 
 _DIFFER: Final = "the command starts several servers that differ in it"
+_AUTOMATIC: Final = frozenset(("auto", "-1"))
 _CONDITION: Final = "a condition decides about"
 _SHOWN: Final = 80
 _SHOWN_WORDS: Final = 2
@@ -308,11 +309,7 @@ def _note(
         limits.pop(name, None)  # an earlier value is overridden, whatever this one is
         unknown = ", ".join(unknown_names(source.text))
         why = f"not known: {unknown}" if unknown else f"{NO_VALUE} {title} can use"
-        unclear[name] = f"{where[:200]}: {f'{title} {CHOOSES}' if _automatic(source.text) else why}"
-
-
-def _automatic(text: str) -> bool:
-    return text.strip().lower() in {"auto", "-1"}
+        unclear[name] = f"{where[:200]}: {f'{title} {CHOOSES}' if source.text.strip().lower() in _AUTOMATIC else why}"
 
 
 def _agreed(readings: Sequence[Reading]) -> Reading:

@@ -115,8 +115,7 @@ class Engine:
         """Return where flags are written, or would be."""
         config = () if self.chart is None else (self.chart.config,)
         names = {"values": config, "env": ("env",), "kwargs": ("engine_kwargs",)}.get(self.style, ("args", "command"))
-        path = next(((*self.at, name) for name in names if (*self.item.at, *self.at, name) in self.lines), self.at)
-        return self.item.place(path)
+        return self._first_place(*((*self.at, name) for name in names), self.at)
 
     @property
     def runtime(self) -> Runtime:
@@ -149,15 +148,13 @@ class Engine:
 
     def annotation_place(self, name: str) -> Place:
         """Return the line of an annotation, or where it would be."""
-        for path in ((*self.pod, "annotations", name), ("metadata", "annotations", name), (*self.pod, "annotations")):
-            if (*self.item.at, *path) in self.lines:
-                return self.item.place(path)
-        return self.item.place(self.pod)
+        outer = (*self.pod, "annotations")
+        return self._first_place((*outer, name), ("metadata", "annotations", name), outer, self.pod)
 
-    @property
-    def lines(self) -> Mapping[Path, int]:
-        """Lines of the file by path."""
-        return self.item.source.lines
+    def _first_place(self, *paths: Path) -> Place:
+        """Return the place of the first path that is written in the file, else of the last."""
+        written = (path for path in paths if (*self.item.at, *path) in self.item.source.lines)
+        return self.item.place(next(written, paths[-1]))
 
 
 def replicas(item: Item, path: Path, given: Manifests) -> Replicas:

@@ -7,11 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-import yaml
-
-from kvpressure.commandline.options import Dialect, Given
-from kvpressure.config import strict_yaml
-from kvpressure.config.strict_yaml import ConfigError, Path
+from kvpressure.commandline.options import Dialect, Given, entries_of
+from kvpressure.config.strict_yaml import Path
 from kvpressure.launch import Reading, read_limits, runtime_of
 from kvpressure.runtimes.registry import ASSUMED, RUNTIMES
 from kvpressure.runtimes.registry import named as runtime_named
@@ -38,9 +35,9 @@ CHART: Final = ASSUMED.charts[0]
 class Special:
     """An engine, with what is otherwise than the walk reads it, and the keys that describe it (`consumed`).
 
-    `named` and `resources` are fields of the engine and of its resources; empty ones stay as they are. `at` is the path
-    of its container where that is another, `count` that of its number of pods where no autoscaler has one; `takes_pod`
-    says that what a pod requests would stand beside it.
+    `problems` are those beside what is wrong in its start. `named` and `resources` are fields of the engine and of its
+    resources; empty ones stay as they are. `at` is the path of its container where that is another, `count` that of its
+    number of pods where no autoscaler has one; `takes_pod` says that what a pod requests would stand beside it.
     """
 
     described: Described
@@ -135,7 +132,7 @@ def _llm_config(item: Item, at: Path, spec: Mapping[str, Any], given: Manifests)
     reading = _by_options((model or "model", *words_of(mapping(kwargs))), described)
     named = {"title": "" if item.kind else f"ray/{served}", "container": served or "llm", "model": model}
     count = (*at, "deployment_config", "num_replicas")
-    return Special(described, reading, ("engine_kwargs", "runtime_env"), wrong, "kwargs", count=count, named=named)
+    return Special(described, reading, ("engine_kwargs", "runtime_env"), style="kwargs", count=count, named=named)
 
 
 def _production_stack(item: Item, at: Path, spec: Mapping[str, Any], given: Manifests) -> Special | None:
@@ -175,7 +172,7 @@ def _production_stack(item: Item, at: Path, spec: Mapping[str, Any], given: Mani
         described,
         _by_options(words, described),
         (CHART.config, CHART.extra, *CHART.flags),
-        (*wrong, *problems),
+        problems,
         "values",
         count=(*at, "replicaCount"),
         chart=CHART,
@@ -232,7 +229,7 @@ def _kubeai(item: Item, at: Path, spec: Mapping[str, Any], given: Manifests) -> 
     named: dict[str, Any] = {"container": "server"} if item.kind == "Model" else {}
     if named and spec.get("autoscalingDisabled") is not True:
         named |= {"replicas": scaled(item, at, ("minReplicas", "maxReplicas"), "KubeAI")}
-    return Special(described, reading, (), described.wrong, takes_pod=False, named=named)
+    return Special(described, reading, takes_pod=False, named=named)
 
 
 def _kaito(item: Item, at: Path, spec: Mapping[str, Any], given: Manifests) -> Special | None:
@@ -243,20 +240,15 @@ def _kaito(item: Item, at: Path, spec: Mapping[str, Any], given: Manifests) -> S
     name = text(spec.get("config"))
     config_map = next((each for each in given.of("ConfigMap") if each.name == name), None)
     key = ("data", "inference_config.yaml")
-    hidden = "the preset may give more, and a ConfigMap for it is not named"
-    if name:
-        hidden = f"the preset may give more, and the ConfigMap {name} is not among the manifests"
-    options: Any = {}
+    why, behind, options = f"the ConfigMap {name} is not among the manifests", None, None
+    if not name:
+        why = "a ConfigMap for it is not named"
     if config_map is not None:
-        try:
-            options = strict_yaml.load(text(get(config_map.data, *key)), item.source.name).data
-        except (ConfigError, ValueError, RecursionError, yaml.YAMLError):
-            config_map = None
-            hidden = f"the preset may give more, and {key[1]} of the ConfigMap {name} cannot be read"
+        why, behind = f"{key[1]} of the ConfigMap {name} cannot be read", (config_map, key)
+        options = entries_of(text(get(config_map.data, *key)), item.source.name, item.source.budget)
     reading = _by_options((model, *words_of(mapping(get(options, ASSUMED.name)))))
-    if config_map is None:
-        reading = replace(reading, hidden=(hidden,))
-    behind = None if config_map is None else (config_map, key)
+    if options is None:
+        reading, behind = replace(reading, hidden=(f"the preset may give more, and {why}",)), None
     named = {"container": ASSUMED.name, "pod": ("metadata",), "model": model}
     return Special(Described(), reading, tuple(spec), style="config", behind=behind, named=named)
 
@@ -283,7 +275,7 @@ def _predictor(item: Item, at: Path, spec: Mapping[str, Any], given: Manifests) 
         reading = replace(reading, hidden=(*reading.hidden, f"{which} is not among the manifests"))
     named = {"model": text(spec.get("storageUri")), "container": text(spec.get("name")) or "model"}
     described = replace(own, wrong=both.wrong)
-    return Special(described, reading, tuple(spec), own.wrong, "args", behind=behind, named=named)
+    return Special(described, reading, tuple(spec), style="args", behind=behind, named=named)
 
 
 def _llm_inference(item: Item, at: Path, spec: Mapping[str, Any], given: Manifests) -> Special | None:
@@ -311,7 +303,7 @@ def _llm_inference(item: Item, at: Path, spec: Mapping[str, Any], given: Manifes
         "model": text(get(item.data, "spec", "model", "uri")),
     }
     style: Style = "shell" if own.in_shell else "args" if own.args else "env"
-    return Special(own, reading, ("template",), own.wrong, style, at=where, count=(*at, "replicas"), named=named)
+    return Special(own, reading, ("template",), style=style, at=where, count=(*at, "replicas"), named=named)
 
 
 def divided(reading: Reading, parallelism: Mapping[str, Any]) -> Reading:
@@ -335,7 +327,7 @@ def _by_variables(item: Item, at: Path, spec: Mapping[str, Any], given: Manifest
         return None
     reading = _by_options((*words, *described.args), described)
     reading = replace(reading, model=reading.model or described.image.rpartition("/nim/")[2].partition(":")[0])
-    return Special(described, reading, (), described.wrong, "env")
+    return Special(described, reading, style="env")
 
 
 def _options(item: Item, at: Path, spec: Mapping[str, Any], given: Manifests) -> Special | None:
@@ -352,7 +344,7 @@ def _options(item: Item, at: Path, spec: Mapping[str, Any], given: Manifests) ->
     words = (model, *words_of({key: value for key, value in values.items() if key != "model"}), *described.args)
     title = "" if at or item.kind else f"config/{item.source.name.rpartition('/')[2]}"
     consumed, named = (*spec,) if inner is None else (inner,), {"title": title, "container": ASSUMED.name}
-    return Special(described, _by_options(words, described), consumed, described.wrong, "config", named=named)
+    return Special(described, _by_options(words, described), consumed, style="config", named=named)
 
 
 SPECIAL: Final = (

@@ -147,9 +147,8 @@ def counts(item: Item, at: Path, given: Manifests) -> Replicas:
         outer = nearest(item, at, *path, high) or (nearest(item, at, *path, low) if path else None)
         if outer is not None and get(item.data, *outer[:-1], "enabled") is not False:
             return scaled(item, outer[:-1], (low, high), who or _KEEPERS.get(item.kind, "its autoscaler"))
-    paths = [
-        (*outer, *path) for outer in reversed([*around(at)]) for path in COUNTS if _is_count(item, (*outer, *path))
-    ]
+    written = ((*outer, *path) for outer in reversed([*around(at)]) for path in COUNTS)
+    paths = [path for path in written if text(get(item.data, *path)) and "device" not in path]
     if not paths:
         return _uncounted(item, at, given)
     inner = replicas(item, paths[-1], given)
@@ -159,11 +158,6 @@ def counts(item: Item, at: Path, given: Manifests) -> Replicas:
             why = f"{inner.why}, {outer_count.why}"
             inner = Replicas(inner.count * outer_count.count, why, inner.place, inner.key, inner.ceiling)
     return inner
-
-
-def _is_count(item: Item, path: Path) -> bool:
-    value = get(item.data, *path)
-    return value is not None and not isinstance(value, (dict, list)) and "device" not in path
 
 
 def _uncounted(item: Item, at: Path, given: Manifests) -> Replicas:
@@ -184,16 +178,21 @@ def _uncounted(item: Item, at: Path, given: Manifests) -> Replicas:
 
 def resources(item: Item, at: Path, annotations: Mapping[str, str]) -> Resources:
     """Return what an engine gets beside its command."""
-    declared_at = nearest(item, at, "resources", "limits") or nearest(item, at, "resources", "requests")
-    requested, by = mapping(get(item.data, *declared_at[:-1])) if declared_at else {}, deployer(item, at)
+    requested_at, requested = _requested(item, at)
     number, key = _gpus(item, at, requested)
+    by = deployer(item, at)
     memory, memory_at = _memory(item, at)
-    if number is None and not _by_claims(item, at, requested):
+    extends = mapping(get(item.data, *at)).get("extends")
+    claims = requested.get("claims") or nearest_value(item, at, "resourceClaims")
+    if number is None and not claims and not extends:
         number = ALL if "nvidia" in text(nearest_value(item, at, "runtimeClassName")) else by.gpus
     shared_memory = _shared_memory(item, at)
+    at_machine = any(key in item.data for key in ("script", "Service", "run"))
+    default = (*at, "deploy", "resources") if at[:1] == ("services",) else (*at, "resources")
     return Resources(
         memory=memory,
-        at=declared_at[:-1] if declared_at else memory_at or _default_place(item, at),
+        # What runs a script may limit its memory elsewhere.
+        at=requested_at or memory_at or (() if at_machine else default),
         requested=requested,
         gpu=_gpu_name(item, at, annotations),
         gpus=number,
@@ -204,17 +203,16 @@ def resources(item: Item, at: Path, annotations: Mapping[str, str]) -> Resources
     )
 
 
-def _by_claims(item: Item, at: Path, requested: Mapping[str, Any]) -> bool:
-    """Return whether what a container gets may be said elsewhere: by resource claims, or by a service it extends."""
-    spec = mapping(get(item.data, *at))
-    return bool(requested.get("claims") or nearest_value(item, at, "resourceClaims") or spec.get("extends"))
+def given_gpus(item: Item, at: Path) -> str | None:
+    """Return the number of GPUs that is stated for what starts there, None where none is."""
+    number, _ = _gpus(item, at, _requested(item, at)[1])
+    return str(number) if isinstance(number, int) else None
 
 
-def _default_place(item: Item, at: Path) -> Path:
-    """Return where memory would stand, () where that is not known: what runs a script may limit it."""
-    if any(key in item.data for key in ("script", "Service", "run")):
-        return ()
-    return (*at, "deploy", "resources") if at[:1] == ("services",) else (*at, "resources")
+def _requested(item: Item, at: Path) -> tuple[Path, Mapping[str, Any]]:
+    """Return a pod's resources with their path, () where it has none."""
+    declared = nearest(item, at, "resources", "limits") or nearest(item, at, "resources", "requests") or ()
+    return declared[:-1], mapping(get(item.data, *declared[:-1])) if declared else {}
 
 
 def _memory(item: Item, at: Path) -> tuple[dict[str, str], Path]:

@@ -4,8 +4,6 @@ They are read from the source of the wheel, without running it: which of them a 
 started (LoRA, speculation, prefill and decode apart). tests/promises/test_sglang.py compares the table with them.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Requests to replicas that have room."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

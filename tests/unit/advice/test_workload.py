@@ -1,7 +1,5 @@
 """Unevenness of replicas: the same fleets as the promtool tests of the rules, and what stands around them."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

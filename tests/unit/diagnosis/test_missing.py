@@ -1,7 +1,5 @@
 """What a verdict lacks, and how to get it: by the version of the runtime, its configuration, and other sources."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 

@@ -1,7 +1,5 @@
 """The table of rules: every rule has its place, what can hold together is listed, and each wins somewhere real."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from itertools import combinations

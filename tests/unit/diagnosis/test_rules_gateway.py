@@ -1,7 +1,5 @@
 """Verdicts on engines behind a gateway that holds requests back: by what holds its pool back, and never healthy."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Demand that is not served: which way of standing still it is, and what is said of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

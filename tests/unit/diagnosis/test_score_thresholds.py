@@ -1,7 +1,5 @@
 """The weights of the score are thresholds: what an operator writes is what counts."""
 
-from __future__ import annotations
-
 import pytest
 
 from kvpressure.config.thresholds import load_thresholds

@@ -1,7 +1,5 @@
 """One engine from poll to poll: what a poll takes in, what a gap ends, and whose limits hold."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What goes out with a request, and what the client makes of its surroundings."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import os

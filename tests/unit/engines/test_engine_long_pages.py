@@ -1,7 +1,5 @@
 """Long pages: remembered like short ones as far as there is memory for them, and read in turns."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import tracemalloc

@@ -1,7 +1,5 @@
 """`name[]`: used where it is honoured, given up where it is not, tried again when the server may be another one."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """What the recordings of a real vLLM say once they are read."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from statistics import median
 

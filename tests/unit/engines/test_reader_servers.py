@@ -1,7 +1,5 @@
 """Pages that have several servers' engines under the same names: Ray's agent, Triton, and what collects from many."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 

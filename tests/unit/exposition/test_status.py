@@ -1,7 +1,5 @@
 """The page and its JSON twin, from snapshots made by hand."""
 
-from __future__ import annotations
-
 import doctest
 import html
 import json

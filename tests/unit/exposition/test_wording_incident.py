@@ -1,7 +1,5 @@
 """What trouble has cost, in words and for programs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

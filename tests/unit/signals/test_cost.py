@@ -1,7 +1,5 @@
 """What trouble costs in tokens."""
 
-from __future__ import annotations
-
 from collections import deque
 
 import pytest

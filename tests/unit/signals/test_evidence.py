@@ -1,7 +1,5 @@
 """What containers, logs and the host tell the diagnosis."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """The fit test over polls made by hand: which prompt is the one that waits, and when nothing starts at all."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

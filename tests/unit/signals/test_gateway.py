@@ -1,7 +1,5 @@
 """What gateways hold back over the polls of a verdict; tests/unit/sources/test_gateway.py has what makes the polls."""
 
-from __future__ import annotations
-
 import pytest
 
 from kvpressure.signals import gateway

@@ -1,7 +1,5 @@
 """kv_events: the bytes that vLLM published, beside its pages, as far as `/metrics`, triage and priced advice."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Clients that wait for their answers, requests at a rate, or both: told from how arrivals go with ends."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import replace

@@ -90,7 +90,9 @@ def _shape(
     before = {(engine.model_name, engine.engine): engine for engine in earlier}
     pairs = [(engine, before.get((engine.model_name, engine.engine))) for engine in engines]
     fullest = max(engines, key=_in_flight)
-    shape = {"concurrency": _in_flight(fullest) or None, "held_now": _kv_tokens_per_request(fullest)}
+    usage, running = fullest.gauges.get("kv_usage"), fullest.gauges.get("running")
+    held = usage * _capacity(fullest) / running if usage is not None and running else None
+    shape = {"concurrency": _in_flight(fullest) or None, "held_now": held}
     for kind in ("prompt", "output"):
         finished = _finished(pairs, f"request_{kind}_tokens")
         shape |= {f"{kind}_p{percent}": _length(finished, percent / 100, longest) for percent in (50, 95)}
@@ -99,11 +101,6 @@ def _shape(
 
 def _in_flight(engine: EngineSample) -> float:
     return engine.gauges.get("running", 0.0) + engine.gauges.get("waiting", 0.0)
-
-
-def _kv_tokens_per_request(engine: EngineSample) -> float | None:
-    usage, running = engine.gauges.get("kv_usage"), engine.gauges.get("running")
-    return usage * _capacity(engine) / running if usage is not None and running else None
 
 
 def _length(histogram: HistogramSample | None, q: float, longest: int | None) -> float | None:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -7,7 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvpressure.model.limits import Limit, Limits
-from kvpressure.simulation.described import (
+from kvpressure.simulation.server import Server, StepSeconds
+from kvpressure.simulation.steps import UnknownError
+from kvpressure_planner.capacity.described import (
     STEEPEST,
     DescriptionError,
     MeanAndP95,
@@ -18,8 +18,6 @@ from kvpressure.simulation.described import (
     under,
     within_caps,
 )
-from kvpressure.simulation.server import Server, StepSeconds
-from kvpressure.simulation.steps import UnknownError
 
 ROOMY = Server(120_000.0, StepSeconds(0.03, 0.0, 1 / 16_000))
 TRAFFIC = Traffic(MeanAndP95(1400, 4000), MeanAndP95(300, 800), clients=40)

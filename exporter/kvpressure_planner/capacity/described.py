@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -9,9 +10,11 @@ from statistics import NormalDist
 from typing import Final
 
 from kvpressure.model.limits import Limits
-from kvpressure.simulation.calibrate import Known, Measured
+from kvpressure.simulation.calibrate import Given, Known, Measured
+from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.demand import requests
 from kvpressure.simulation.lengths import Bucket, LengthDistribution
+from kvpressure.simulation.models import engines_of, modelled
 from kvpressure.simulation.scheduler import simulate
 from kvpressure.simulation.server import Demand, RequestShape, Server, StepSeconds, StepTimes
 from kvpressure.simulation.step_table import CARD_RATIOS, CardSteps
@@ -79,6 +82,14 @@ def alternatives(server: Server, traffic: Traffic) -> list[Known]:
         host = HOST_LAYER_SECONDS * steps.table.layers
         others = [*(steps.scaled(by) for by in CARD_RATIOS), replace(steps, host_seconds=host)]
     return [*knowns, *(next(under(replace(server, steps=other), traffic)) for other in others)]
+
+
+def model_under(given: Given, traffic: Traffic, *, limit_seconds: float | None = None) -> Model:
+    """Return the model of an engine under this traffic instead of its own. Raises as `under`."""
+    found, others = engines_of(given)
+    every = (under(within_caps(other.server, given.limits), traffic) for other in (found, *others))
+    first, *alternatives = itertools.chain.from_iterable(every)
+    return modelled(first, alternatives, given.thresholds, limit_seconds)
 
 
 def within_caps(server: Server, limits: Limits) -> Server:

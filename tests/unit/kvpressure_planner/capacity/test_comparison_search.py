@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import itertools
 
 import pytest
@@ -13,10 +11,10 @@ from kvpressure.simulation.config_changes import (
     sequences,
 )
 from kvpressure.simulation.consequences import Model
-from kvpressure.simulation.described import MeanAndP95, Traffic, alternatives
 from kvpressure.simulation.models import modelled
-from kvpressure.simulation.search import search
 from kvpressure.simulation.server import Server, StepSeconds
+from kvpressure_planner.capacity.comparison import search
+from kvpressure_planner.capacity.described import MeanAndP95, Traffic, alternatives
 
 pytestmark = pytest.mark.exhaustive
 

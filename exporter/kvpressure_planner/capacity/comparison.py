@@ -1,30 +1,83 @@
-"""The best limits: every value that is tried of each by itself, and sets of them under an objective.
+"""Changes beside each other, under more and less load, and the best limits under an objective, for `whatif`.
 
-Each is simulated, and the best ones with their range.
+Of limits every value that is tried of each by itself, and sets of them; each is simulated, and the best ones with
+their range.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from kvpressure.simulation import config_changes
-from kvpressure.simulation.config_changes import MAX_REPLICAS, WATERMARK_RATIO, ConfigChange, applied, holds
-from kvpressure.simulation.consequences import Model, Row, row
-from kvpressure.simulation.greedy_search import Search, Step, about_the_best
+from kvpressure.simulation.config_changes import MAX_REPLICAS, WATERMARK_RATIO, ConfigChange, applied
+from kvpressure.simulation.consequences import Figures, Model
+from kvpressure.simulation.greedy_search import limits
 from kvpressure.simulation.outcome import Outcome
 
-SEQUENCES: Final = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
-"""Of the requests that the pool holds to their end."""
+LOADS: Final = (0.1, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0)
+"""Times today's, for the curves."""
 STEPS: Final = (1024, 2048, 4096, 8192, 16_384)
 SURE_TRIED: Final = 12
 """Of the best sets, that are simulated for every engine that this one may be."""
 
 Progress = Callable[[int, int], None]
 """How many sets were simulated, of how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Changes (none is today) and what the engine does with them; None where it would answer none."""
+
+    changes: tuple[ConfigChange, ...]
+    figures: Figures | None
+    behind: bool = False
+    """More requests arrive than are answered: queue and latencies are those of the simulated time, and keep growing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Under a load of so many clients, or requests a second: tokens a second of all servers, and p95 in seconds."""
+
+    load: float
+    tokens_per_second: float
+    latency_p95: float
+
+
+def compared(model: Model, changes: Sequence[ConfigChange]) -> list[Row]:
+    """Return today, each change by itself where there are several, and all together."""
+    alone = [(change,) for change in changes] if len(changes) > 1 else []
+    together = [tuple(changes)] if changes else []
+    return [row(model, changes) for changes in ((), *alone, *together)]
+
+
+def row(model: Model, changes: Sequence[ConfigChange]) -> Row:
+    """Return the figures of the engine with these changes."""
+    state, behind = applied(model.state, changes), False
+    demand, outcome = state[1], model.outcome(state)
+    # Of few requests chance alone may answer fewer than come; those do not wait.
+    if demand.rate and not demand.clients and outcome is not None and outcome.waiting >= 1:
+        least = model.thresholds.advice.falling_behind_max_ratio
+        behind = outcome.answers_per_second < least * demand.rate * (1 - outcome.refused_ratio)
+    return Row(tuple(changes), model.figures(changes), behind)
+
+
+def over_load(model: Model, changes: Sequence[ConfigChange]) -> list[Point]:
+    """Return outcomes from a tenth of today's load to three times as much, without loads that get no answer."""
+    by = math.prod(change.by for change in changes)
+    factor = model.tokens_factor
+    server, demand = model.state
+    points: dict[float, Point] = {}
+    for times in LOADS:
+        scaled = demand.times(times)
+        outcome = model.outcome(applied((server, scaled), changes))
+        load = float(scaled.clients or scaled.rate)
+        if outcome is not None and load not in points:
+            points[load] = Point(load, by * factor * outcome.tokens_per_second, outcome.latency_p95)
+    return list(points.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,53 +148,6 @@ def search(
     return SearchResult(row(model, (*base, *ordered[0].config_changes)), True, False, len(tried))
 
 
-def limits(model: Model, base: Sequence[ConfigChange], most_refused: float) -> Iterator[ConfigChange]:
-    """Yield the values that are tried of each limit: of sequences, and caps that refuse at most so many requests."""
-    server, demand = state = applied(model.state, base)
-    values = {max(1, round(holds(state) * factor)) for factor in SEQUENCES} - {server.max_num_seqs}
-    yield from (config_changes.sequences(value) for value in sorted(values) if value <= (demand.clients or math.inf))
-    yield from config_changes.caps(model.known, most_refused)
-
-
-def without_gpu(model: Model, settings: Sequence[ConfigChange]) -> Step | None:
-    """Return the change that gains most without more GPUs, else the likeliest; None where none is likely to help.
-
-    Tried are limits, with caps however many requests they refuse, and `settings`, each by itself; of those that gain
-    about as much the first is taken. One that helps on every engine that fits the page comes first.
-    """
-    search = Search(model)
-    rated = search.rated([*_worth_trying(model, limits(model, (), 1.0)), *settings])
-    surest = search.best(rated)
-    most = surest.gain if surest is not None else max((step.gain for step in rated), default=0.0)
-    enough = about_the_best(rated, most, model.thresholds)
-    best = next((change for change in enough if surest is None or search.is_sure(change)), None)
-    expected = None if best is None else model.expected([], [best])
-    return None if best is None or expected is None else Step(best, expected)
-
-
-def _worth_trying(model: Model, changes: Iterable[ConfigChange]) -> Iterator[ConfigChange]:
-    """Yield the changes without sequences that do not limit what runs, and caps beyond where milder ones do more."""
-    known, advice, most = model.known, model.thresholds.advice, dict[str, float]()
-    at_rate = known.demand.rate and not known.demand.clients
-    for change in changes:
-        if change.key == "max_num_seqs":
-            if change.value < min(known.measured.running, model.state[0].max_num_seqs):
-                yield change
-            continue
-        if change.key == "cap_output" and known.outputs.above(change.value)[0] > advice.refused_max_ratio:
-            continue
-        best = most.get(change.key, 0.0)
-        if math.isinf(best) or (at_rate and model.arriving_per_second([change]) < best):
-            continue
-        outcome = model.outcome(change.apply(model.state))
-        # Requests under way may be longer than those that ended: of these a cap may cut nearly all.
-        if outcome is None or outcome.shortened_ratio > advice.refused_max_ratio:
-            continue
-        past = outcome.weighted_goodput < (1 - advice.gain_min_ratio) * best
-        most[change.key] = math.inf if past else max(best, outcome.weighted_goodput)
-        yield change
-
-
 def refinements(model: Model, fixed: set[str], has_watermark: bool) -> Iterator[ConfigChange]:
     """Yield changes that hardly ever decide, tried on the best sets only."""
     if has_watermark and "watermark" not in fixed:
@@ -182,4 +188,4 @@ def _with_replicas(model: Model, base: Sequence[ConfigChange], changes: Sequence
     return None
 
 
-_NOBODY = Outcome(0.0, 0.0, 0.0, math.inf, math.inf, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0)
+_NOBODY = Outcome(0.0, 0.0, 0.0, math.inf, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0)
