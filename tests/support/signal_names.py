@@ -1,7 +1,5 @@
 """The signals that runtimes may carry, out of docs/internals/signals.md."""
 
-from __future__ import annotations
-
 import re
 
 from tests.support.tools import ROOT

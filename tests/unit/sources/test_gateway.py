@@ -1,7 +1,5 @@
 """Gateways: which engines are behind one, what it reports of its queue, and what it does not disturb when it fails."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """GPUs from dcgm-exporter's and AMD's pages: units, names, holders, what cannot be true, who reads a GPU already."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path

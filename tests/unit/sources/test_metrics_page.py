@@ -1,7 +1,5 @@
 """Pages of metrics of others, read whole and bounded: what is wrong with one is said, with its address."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """Capacity and bytes per token from start-up lines of several versions and ranks."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
