@@ -63,10 +63,11 @@ _TOKEN: Final = re.compile(
 )
 _PARENTHESIS: Final = re.compile(r"[()]")
 _DOLLAR: Final = "\ue000"
-_BACKSLASH: Final = "\ue001"
-"""Stand for a dollar that is no variable's, and for a backslash that escapes nothing, while a word is read."""
+"""Stands for a dollar that is no variable's, while a word is read."""
 PERHAPS: Final = "\ue002"
 """Begins a word in a variable that a condition decides about."""
+_ESCAPED: Final = re.compile(r"\\([\\$`\"\n])")
+_ESCAPED_HERE: Final = re.compile(r"\\([\\$`\n])")
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)(\+?)=", re.ASCII)
 _NAMES: Final = re.compile(r"\$\{?([A-Za-z_]\w*)", re.ASCII)
 _LIST: Final = re.compile(r"\$(?:([@*])|\{(?:([@*])|([A-Za-z_]\w*)\[[@*]\])\})", re.ASCII)
@@ -110,6 +111,8 @@ class Script:
     def __init__(self, text: str, env: Variables, budget: Budget, positional: Words = ()) -> None:
         budget.take(steps=1 + len(env))
         self.files: dict[str, str] = {}
+        self.begins: dict[str, int] = {}
+        """The line that each of them begins in, before its first."""
         self._decided: dict[str, str] = {}
         """The variables that a condition may have set, with that."""
         self._text, self._at, self._budget = text, 0, budget
@@ -128,7 +131,8 @@ class Script:
         self._names: list[str] = []
         self._start = 0
         self._begin = 0
-        """Where the present command begins."""
+        self._end = 0
+        """Where the present command begins and ends."""
         self._counted = 0, 1
         """A position in the text, and its line."""
         self._filled = False
@@ -149,6 +153,7 @@ class Script:
             while token := _TOKEN.match(self._text, self._at):
                 yield from self._take(token)
             self._end_word()
+            self._end = len(self._text)
             yield from self._end_command("\n")
         except BudgetExceededError:
             yield Command(tuple(dropwhile(_ASSIGNMENT.match, self._words)))
@@ -169,6 +174,7 @@ class Script:
         self._end_word()
         self._at = token.end()
         if kind == "operator":
+            self._end = start
             yield from self._end_command(token[0])
         elif kind == "here":
             self._ends.append((token["end"], not token["quote"]))
@@ -327,7 +333,7 @@ class Script:
                 self._assign(match, word, condition or alone, known=not options)
             return
         sets = {match[1]: word[match.end() :] for word in words[:program] if (match := _ASSIGNMENT.match(word))}
-        lines = self._line(self._begin), self._line(self._at - (operator == "\n"))
+        lines = self._line(self._begin), self._line(self._end)
         for chosen, only_if in self._chosen(words[program:], "" if condition == _LOOP else condition):
             yield Command(chosen, only_if, sets, self._uncertain(chosen, sets, only_if), lines)
         self._change(words[program:], condition or alone)
@@ -490,11 +496,13 @@ class Script:
             match = re.compile(rf"^[ \t]*{end}[ \t]*$", re.MULTILINE).search(self._text, self._at)
             stop = match.start() if match else len(self._text)
             self._budget.take(stop - self._at)
+            begin = self._line(self._at) - 1
             body = self._text[self._at : stop]
             self._at = match.end() if match else stop
             if fills:
-                body = Filling(self.values, self._budget).fill(body)[0]
+                body = Filling(self.values, self._budget).fill(_unescaped(body, _ESCAPED_HERE))[0].replace(_DOLLAR, "$")
             self.files[path or f"<<{end}"] = body
+            self.begins[path or f"<<{end}"] = begin
         self._ends.clear()
 
 
@@ -522,9 +530,6 @@ def _is_positional(before: str, word: str) -> bool:
     return word == "--" or (word[:1] not in {"-", "+"} and not before.endswith("o"))
 
 
-def _unescaped(text: str) -> str:
-    """Return the text between double quotes without its escapes."""
-    if "\\" not in text:
-        return text
-    text = text.replace("\\\\", _BACKSLASH).replace('\\"', '"').replace("\\$", _DOLLAR)
-    return text.replace("\\`", "`").replace("\\\n", "").replace(_BACKSLASH, "\\")
+def _unescaped(text: str, escape: re.Pattern[str] = _ESCAPED) -> str:
+    """Return the text between double quotes, or of a here-document, without its escapes."""
+    return escape.sub(lambda match: {"$": _DOLLAR, "\n": ""}.get(match[1], match[1]), text)
