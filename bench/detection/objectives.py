@@ -21,16 +21,26 @@ from pathlib import Path
 from typing import Final
 
 from bench.detection import prometheus
-from bench.detection.long import long_scenario, restart_times, seeds
-from bench.detection.others import AlertScore, alert_score, names_table, result_rows, scores_table
+from bench.detection.episodes import long_scenario, restart_times, seeds
+from bench.detection.others import (
+    HALF,
+    LATE_SECONDS,
+    MAY,
+    MUST,
+    NOT,
+    AlertScore,
+    alert_score,
+    names_table,
+    result_rows,
+    scores_table,
+)
 from bench.detection.prometheus import STEP_SECONDS, Sample
-from bench.detection.rights import HALF, LATE_SECONDS, MAY, MUST, NOT
 from bench.detection.rules import INTERVALS
 from bench.detection.score import Second
 from bench.detection.shipped import vllm_only
 from bench.detection.truth import Accepted
-from bench.simulator.request import Request
 from bench.simulator.service import Scenario, ServerDownError, SimulatedServer
+from bench.simulator.stats import Request
 from bench.written import write_part
 from kvpressure.config.thresholds import Thresholds, load_thresholds
 

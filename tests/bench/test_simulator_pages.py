@@ -12,13 +12,11 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client.parser import text_string_to_metric_families
 
-from bench.simulator.config import EngineConfig
+from bench.simulator.config import H100, LLAMA_8B, TINY_CPU, TINY_CPU_0_12, EngineConfig, gpu_engine
 from bench.simulator.load import ClosedLoop, Lengths, Phase, Traffic
-from bench.simulator.profiles import H100, LLAMA_8B, TINY_CPU, TINY_CPU_0_12, gpu_engine
 from bench.simulator.scenarios import CAUSES, demo, episode
 from bench.simulator.server import scaled_clock, simulator_app
-from bench.simulator.service import Scenario, SimulatedServer
-from bench.simulator.trace import frames
+from bench.simulator.service import Scenario, SimulatedServer, frames
 from tests.support.servers import restrict
 from tests.support.tools import FIXTURES
 
@@ -96,13 +94,6 @@ def test_a_multi_process_page_hides_the_scheduler_until_the_first_request() -> N
     assert b'vllm:num_requests_running{engine="1",model_name="tiny"} 3.0' in page
     assert b"_created" not in page
     assert b"process_" not in page
-
-
-def test_a_sleeping_engine_says_so() -> None:
-    server = SimulatedServer(Scenario("test", TINY_CPU, (Phase("asleep", 5.0, (), "sleep"), Phase("idle", 5.0))), 1)
-    line = b'vllm:engine_sleep_state{engine="0",model_name="tiny",sleep_state="%s"} %s'
-    assert line % (b"weights_offloaded", b"1.0") in server.page(server.start + 1)
-    assert line % (b"awake", b"1.0") in server.page(server.start + 6)
 
 
 # -- HTTP

@@ -65,11 +65,7 @@ class GpuExporterSource(Source):
         try:
             await self._guard.run(self._read, self._take)
         finally:
-            await self.aclose()
-
-    async def aclose(self) -> None:
-        """Close the connection."""
-        await self._client.aclose()
+            await self._client.aclose()
 
     async def read(self) -> None:
         """Read once."""

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.simulator.scenarios import episode
-from bench.simulator.service import SimulatedServer
-from bench.simulator.trace import frames
+from bench.simulator.service import SimulatedServer, frames
 from kvpressure.diagnosis.diagnose import Diagnostician
 from kvpressure.diagnosis.facts import Inputs
 from kvpressure.diagnosis.symptoms import judge_all
