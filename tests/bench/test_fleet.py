@@ -1,7 +1,5 @@
 """The bench of fleets loads the rules of either profile's bundle."""
 
-from __future__ import annotations
-
 import pytest
 
 from bench.fleet.__main__ import configuration

@@ -317,6 +317,9 @@ SERVE = ("python3", "-m", "sglang.launch_server", "--model-path", "qwen")
         ("mine", [*SERVE, "--nnodes", "2", "--node-rank", "1"], [], None),
         ("mine", [*SERVE, "--nnodes", "2", "--node-rank", "0"], [], "sglang"),
         ("vllm/vllm-openai:v0.12.0", [], ["--model", "m"], "vllm"),
+        ("nvcr.io/nvidia/tensorrt-llm/release:1.2.0", ["trtllm-serve", "m"], [], "trtllm"),
+        ("mine", ["bash", "-c", "trtllm-serve serve m --port 9000"], [], "trtllm"),
+        ("mine", ["trtllm-serve", "disaggregated", "-c", "c.yaml"], [], None),
     ],
 )
 def test_a_containers_runtime_is_known_by_what_it_starts(

@@ -1,7 +1,5 @@
 """What the demo tells people to type fits the time that they have."""
 
-from __future__ import annotations
-
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from click.testing import CliRunner

@@ -1,7 +1,5 @@
 """What `triage` prints and says of a workload of several replicas."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

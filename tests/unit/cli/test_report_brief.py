@@ -1,7 +1,5 @@
 """What `triage` prints without an option: a verdict, three facts and one step for each engine."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

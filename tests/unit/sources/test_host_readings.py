@@ -1,7 +1,5 @@
 """Counters of the kernel to ratios, and containers to their control groups."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A pod can only ever cause requests to its own IP."""
 
-from __future__ import annotations
-
 import ipaddress
 from typing import Any
 from urllib.parse import urlsplit

@@ -1,7 +1,5 @@
 """Which text of a ConfigMap a container started with."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any
 

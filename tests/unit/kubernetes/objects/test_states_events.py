@@ -1,7 +1,5 @@
 """Events: read into small records, and counted once each however often they are told."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

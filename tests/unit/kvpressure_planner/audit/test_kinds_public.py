@@ -1,7 +1,5 @@
 """Files as public repositories have them, of every kind of start: each is one engine, and what it states is known."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import pytest

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from kvpressure.config.thresholds import load_thresholds

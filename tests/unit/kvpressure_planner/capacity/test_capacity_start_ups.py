@@ -1,7 +1,5 @@
 """What `plan` prints for the start-ups of vLLM in public reports is what the page says, and as near as it should be."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """A draft model and a layer of MTP or EAGLE have a KV cache and weights; guesses from the text alone have none."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """A log that floods: what it costs is bounded, what it reports is counted all the same."""
 
-from __future__ import annotations
-
 import pytest
 
 from kvpressure.model.environment import ContainerId
