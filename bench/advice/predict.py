@@ -14,7 +14,7 @@ from pathlib import Path
 from time import process_time
 from typing import Any, Final
 
-from kvpressure.advice.advise import Place, advise
+from kvpressure.advice.advise import Place
 from kvpressure.advice.case import Case
 from kvpressure.advice.forecast import Forecast, forecast_of, more_batch, more_gpus, with_sessions, without_limit
 from kvpressure.advice.limits import SEQUENCE_CAPS
@@ -36,6 +36,7 @@ from tests.lab.changed import REGIMES
 from tests.lab.regime import Regime, regimes
 from tests.lab.vary import MARK
 from tests.lab.worker import found as regime_of
+from tests.support.advised import advise
 from tests.support.checks import exported
 from tests.support.checks import holds as check_holds
 

@@ -23,7 +23,7 @@ from time import process_time
 from typing import Any, Final
 
 from bench.advice.predict import forecast
-from kvpressure.advice.advise import Place, advise
+from kvpressure.advice.advise import Place
 from kvpressure.advice.case import Case
 from kvpressure.cli.replay import Replay, ReplayTarget
 from kvpressure.config.thresholds import load_thresholds
@@ -41,6 +41,7 @@ from kvpressure.simulation.models import model_of
 from kvpressure_planner.capacity.comparison import refinements, search
 from kvpressure_planner.cli.whatif.source import recorded
 from tests.lab.predicted import MAKES
+from tests.support.advised import advise
 
 LEAST_SHARE: Final = 0.95
 LIMITS: Final = ("max_num_seqs", "max_num_batched_tokens")

@@ -110,7 +110,6 @@ def test_a_restart_takes_ten_seconds_and_every_counter_back_to_zero() -> None:
     first = next(b for a, b in pairwise(after) if b.t - a.t == gap)
     tokens = first.page.engines[0].counters["generation_tokens"]
     assert tokens < before[5].page.engines[0].counters["generation_tokens"]
-    assert first.page.started is not None
     assert first.page.started > (before[0].page.started or 0.0)
 
 

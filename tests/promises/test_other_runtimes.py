@@ -9,7 +9,6 @@ from functools import partial
 import pytest
 from click.testing import CliRunner
 
-from kvpressure.advice.advise import advise
 from kvpressure.advice.case import Place
 from kvpressure.cli import main
 from kvpressure.commandline.words import Budget
@@ -25,6 +24,7 @@ from kvpressure.model.view import EngineView
 from kvpressure.runtimes.registry import RUNTIMES, named
 from kvpressure.simulation import calibrate
 from kvpressure.simulation.steps import UnknownError
+from tests.support.advised import advise
 from tests.support.reserving_server import Load, Server, TimedPage, pages, triton, trtllm
 from tests.support.tools import FIXTURES
 

@@ -7,7 +7,6 @@ from functools import cache
 import pytest
 from click.testing import CliRunner, Result
 
-from kvpressure.advice.advise import advise
 from kvpressure.advice.case import Place
 from kvpressure.cli import main
 from kvpressure.commandline.words import Budget
@@ -32,6 +31,7 @@ from kvpressure.runtimes.runtime import GIB
 from kvpressure.sources.logs.classify import StartUp
 from kvpressure_planner.cli.plan.engine import engine_on
 from tests.support import servers
+from tests.support.advised import advise
 from tests.support.log_kinds import classify
 from tests.support.models import MODELS
 from tests.support.servers import FaultServer

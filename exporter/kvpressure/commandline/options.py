@@ -100,6 +100,11 @@ class Given:
     perhaps: bool = False
 
     @property
+    def name_as_written(self) -> str:
+        """The option as it was written: `--extra_llm_api_options`, which is another name of `--config`."""
+        return _AFTER_NAME.split(self.written, maxsplit=1)[0]
+
+    @property
     def value_as_written(self) -> str:
         """The value before variables were filled in: what may be told of it, as they may hold secrets."""
         return (*_AFTER_NAME.split(self.written, maxsplit=1), self.text)[1]
@@ -176,7 +181,7 @@ def read_options(words: Sequence[str], files: Mapping[str, str], budget: Budget,
     if config is not None and _is_read(config) and config.text in files:
         entries = entries_of(files[config.text], config.text, budget)
         if entries is None:
-            hidden[f"the file of --config, {config.value_as_written}, is not a YAML mapping"] = None
+            hidden[f"the file of {config.name_as_written}, {config.value_as_written}, is not a YAML mapping"] = None
         given = _from_file(entries or {}, config.text, budget, dialect) | given
     maybe = {name: value for name, value in maybe.items() if given.get(name) != value}
     caps_in = dialect.output_caps or (lambda given, files, budget: ())  # noqa: ARG005 - it has none
@@ -234,9 +239,9 @@ def _is_read(config: Given) -> bool:
 
 def _hidden_file(config: Given, files: Mapping[str, str]) -> Iterator[str]:
     if unresolved(config.text):
-        yield f"the path of --config, {config.value_as_written}, is not known"
+        yield f"the path of {config.name_as_written}, {config.value_as_written}, is not known"
     elif _is_read(config) and config.text not in files:
-        yield f"the file of --config, {config.value_as_written}, is not among the manifests"
+        yield f"the file of {config.name_as_written}, {config.value_as_written}, is not among the manifests"
 
 
 def _nest(into: dict[str, Any], key: str, text: str, budget: Budget) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -275,16 +275,17 @@ def _notes(server: Server, options: Mapping[str, Given]) -> Iterator[str]:
     if program.only_if:
         yield f"only if {program.only_if} says so"
     if names := dict.fromkeys(name for given in options.values() for name in given.unless):
-        yield f"as stated here, unless set elsewhere: {_listed(names)}"
+        yield f"as stated here, unless set elsewhere: {_listed([f'${name}' for name in names])}"
     names = dict.fromkeys(name for word in server.words for name in unknown_names(word))
     if names:
-        yield f"not known: {', '.join(list(names)[:_MOST_NAMES])}"
+        yield f"not known: {_listed([*names])}"
     for name, condition in list(program.uncertain.items())[:_MOST_NAMES]:
         yield f"only if {condition} says so: ${name}"
 
 
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(f"${name}" for name in list(names)[:_MOST_NAMES])
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
 
 
 def _model(words: Sequence[str], options: Mapping[str, Given], option: str) -> str:

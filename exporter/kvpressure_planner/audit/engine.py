@@ -17,6 +17,7 @@ from kvpressure_planner.audit.model import Finding, Place
 
 _LONGEST_NAME = 80
 _LONGEST_NUMBER = 9
+_CPU = re.compile(r"(^|[/:_-])cpu([_:-]|$)")
 
 Style = Literal["args", "shell", "values", "env", "kwargs", "config"]
 """How a flag is written there: as an argument, in a shell script, as a chart's value, in a variable, as a keyword
@@ -120,6 +121,13 @@ class Engine:
     def runtime(self) -> Runtime:
         """The runtime whose options its command line has."""
         return self.reading.runtime
+
+    @property
+    def on_cpus(self) -> bool:
+        """Whether it runs on CPUs, by its image or its options, and gets no GPU."""
+        device = self.reading.options.get("device")
+        by_option = device is not None and device.text == "cpu"
+        return not self.resources.gpus and (by_option or _CPU.search(self.image) is not None)
 
     def limit_place(self, limit: str) -> Place:
         """Return the line that sets a limit, by its name, or where it would be."""

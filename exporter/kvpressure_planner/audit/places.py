@@ -258,8 +258,8 @@ def _listed_gpus(item: Item, at: Path) -> Iterator[tuple[Any, str]]:
 
 
 def _number(value: Any) -> int | str | None:
-    number = whole(text(value))
-    return (text(value) or None) if number is None else int(number)
+    written = text(value)
+    return 0 if written == "0" else (written or None) if (number := whole(written)) is None else int(number)
 
 
 def accelerators(item: Item, at: Path) -> tuple[str, int | None]:

@@ -29,6 +29,7 @@ OUTPUT: Final = f"{ANNOTATION_PREFIX}output-p95"
 """Annotations: the lengths of prompts and outputs at p95, in tokens, that the limits should allow."""
 ASKED: Final = ("(--model-config NAME=FILE)", f"(node selector, annotation {GPU_ANNOTATION}, or --gpu)")
 """What would tell what is not known."""
+ON_CPUS: Final = "it runs on CPUs, whose memory is not computed here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +113,9 @@ def size(engine: Engine, knowledge: Knowledge, thresholds: Thresholds) -> Sized 
     if part := requested_slice(engine.resources.requested):
         return f"a part of a GPU is requested ({part}), whose memory is not known here"
     gpu = gpu_named(engine.resources.gpu) if engine.resources.gpu else knowledge.gpu
-    if gpu is None:
+    if gpu is None or engine.on_cpus:
         which = f"the GPU {engine.resources.gpu!r} is not known" if engine.resources.gpu else "no GPU is named"
-        return f"{which} {ASKED[1]}"
+        return ON_CPUS if engine.on_cpus else f"{which} {ASKED[1]}"
     try:
         return _sized(engine, config, gpu, thresholds, knowledge)
     except (ModelConfigError, ValueError, KeyError) as error:

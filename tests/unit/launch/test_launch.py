@@ -225,6 +225,7 @@ def test_flags_as_written_are_known_whatever_is_around_them_and_that_is_a_note(
         ("x || N=8; vllm serve m --max-num-seqs $N", None, "not known: $N"),
         ("read N; vllm serve m --max-num-seqs $N", None, "not known: $N"),
         ("N=$(nproc); vllm serve m --max-num-seqs $N", None, "not known: $N"),
+        ("vllm serve $A $B $C $D --dtype $E --port $F -q $G", None, "not known: $A, $B, $C, $D, $E, $F and 1 more"),
         ("vllm serve m --max-num-seqs $((4*2))", None, "not known: $(...)"),
         ("vllm serve m --max-num-seqs ${N%%x}", None, "not known: $N"),
     ],
@@ -281,6 +282,8 @@ def test_a_configuration_file_that_is_not_there_or_no_mapping_may_hold_anything(
         "the file of --config, /c.yaml, is not a YAML mapping",
     )
     assert read_limits([], ["--config", "$(FILE)"], {}, {}).hidden == ("the path of --config, $(FILE), is not known",)
+    words = ["trtllm-serve", "m", "--extra_llm_api_options", "$FILE"]
+    assert read_limits(words, [], {}, {}).hidden == ("the path of --extra_llm_api_options, $FILE, is not known",)
 
 
 def test_a_configuration_file_given_with_an_equals_sign_is_not_read_by_vllm_either() -> None:

@@ -129,7 +129,6 @@ def test_an_authority_file_without_certificates_is_a_problem_with_its_line(folde
 def test_the_context_is_what_the_file_asks_for(folder: Path, version: str, client_auth: str, mode: int) -> None:
     more = f"client_ca_file: ca.pem, client_auth_type: {client_auth}, min_version: {version}"
     context = WebGuard(write(folder, TLS.replace("}", f", {more}}}"))).context
-    assert context is not None
     assert context.verify_mode == mode
     assert context.minimum_version.name == version.replace("TLS1", "TLSv1_")
     assert len(context.get_ca_certs()) == 1
