@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
+from kvpressure.commandline.scripts import PERHAPS, Script
 from kvpressure.commandline.words import (
     NESTING,
     Budget,
     BudgetExceededError,
-    Script,
     Variables,
     Words,
+    as_written,
     expand,
     split,
 )
@@ -92,7 +93,9 @@ def _unwrap(program: Program, budget: Budget, depth: int) -> Iterator[Program]:
     found = _script(program.words, budget, program.files)
     if found is None:
         if program.words:
-            yield program
+            # What a condition adds within a word leaves the word open.
+            words = (as_written(word).replace(PERHAPS, "") if PERHAPS in word else word for word in program.words)
+            yield replace(program, words=tuple(words))
         return
     if depth == 0:
         raise BudgetExceededError
@@ -105,7 +108,7 @@ def _unwrap(program: Program, budget: Budget, depth: int) -> Iterator[Program]:
         inner = Program(
             command.words,
             command.only_if or program.only_if,
-            {**program.uncertain, **script.uncertain},
+            {**program.uncertain, **command.uncertain},
             {**script.values, **command.sets},
             {**program.files, **script.files},
         )

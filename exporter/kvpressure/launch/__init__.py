@@ -9,7 +9,7 @@ from typing import Final
 
 from kvpressure.commandline.options import Given, Options, human, read_options, unknown_names
 from kvpressure.commandline.programs import Launch, Program, container_run, programs, talks
-from kvpressure.commandline.words import Budget, BudgetExceededError, Variables, Words, filled_word, settle
+from kvpressure.commandline.words import Budget, BudgetExceededError, Variables, Words, settle
 from kvpressure.model.environment import LIMIT_NAMES, DeclaredLimit
 from kvpressure.runtimes.registry import ASSUMED, RUNTIMES
 from kvpressure.runtimes.runtime import Runtime
@@ -187,6 +187,8 @@ _CONDITION: Final = "a condition decides about"
 _SHOWN: Final = 80
 _SHOWN_WORDS: Final = 2
 _MOST_NAMES: Final = 6
+_UNJUDGED: Final = frozenset(("port", "http-port", "served-model-name"))
+"""Options that no limit depends on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,14 +275,19 @@ def _notes(server: Server, options: Mapping[str, Given]) -> Iterator[str]:
     """Yield what the values depend on: a condition, and variables."""
     program = server.program
     if program.only_if:
-        yield f"only if {program.only_if} says so"
-    if names := dict.fromkeys(name for given in options.values() for name in given.unless):
+        yield f"only if {program.only_if}"
+    if names := dict.fromkeys(name for key, given in options.items() if key not in _UNJUDGED for name in given.unless):
         yield f"as stated here, unless set elsewhere: {_listed([f'${name}' for name in names])}"
-    names = dict.fromkeys(name for word in server.words for name in unknown_names(word))
+    every, told = {**server.options.given, **server.options.perhaps}, server.words[:1]
+    judged = (*told, *(given.text for name, given in every.items() if name not in _UNJUDGED), *server.options.hidden)
+    of_judged = {name for word in judged for name in unknown_names(word)}
+    names = dict.fromkeys(name for word in server.words for name in unknown_names(word) if name in of_judged)
     if names:
         yield f"not known: {_listed([*names])}"
-    for name, condition in list(program.uncertain.items())[:_MOST_NAMES]:
-        yield f"only if {condition} says so: ${name}"
+    unjudged = {name for word in program.words for name in unknown_names(word)} - names.keys()
+    uncertain = {name: condition for name, condition in program.uncertain.items() if f"${name}" not in unjudged}
+    for name, condition in list(uncertain.items())[:_MOST_NAMES]:
+        yield f"only if {condition}: ${name}"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -292,8 +299,8 @@ def _model(words: Sequence[str], options: Mapping[str, Given], option: str) -> s
     """Return the model of its option, or the first word behind the program."""
     if option in options:
         given = options[option]
-        return filled_word(given.text, given.value_as_written)
-    return words[0] if words and not words[0].startswith("-") else ""
+        return given.text
+    return str(words[0]) if words and not words[0].startswith("-") else ""
 
 
 def _note(

@@ -140,7 +140,7 @@ class _Walk:
         if STARTS.isdisjoint(value):
             yield from self._below(value, at, stated, set())
             return
-        script = next((key for key in SCRIPTS if isinstance(value.get(key), str)), "")
+        script = next((key for key in COMMANDS if key in SCRIPTS and isinstance(value.get(key), str)), "")
         where = (*at, script) if script else at
         start = list(self._started(describe(self.item, at, self.given, stated), where))
         taken = any(isinstance(part, Engine) for part in start)
