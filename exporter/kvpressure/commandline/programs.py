@@ -50,23 +50,9 @@ _RUN_TEXT: Final = frozenset((_BATCH, "eval", "ssh", "tmux", "screen", "su"))
 # Programs whose arguments may look like a launch, and start nothing.
 _TEXT_PROGRAMS: Final = frozenset(
     (
-        *(
-            "echo",
-            "printf",
-            "grep",
-            "egrep",
-            "pgrep",
-            "pkill",
-            "pip",
-            "pip3",
-            "curl",
-            "wget",
-            "which",
-            "test",
-            "[",
-            "[[",
-        ),
-        *("cat", "tee", "sed", "awk", "export", "alias", "cp", "kill", "log", "logger", "apt", "apt-get"),
+        *("echo", "printf", "grep", "egrep", "pgrep", "pkill", "pip", "pip3", "curl", "wget", "which"),
+        *("test", "[", "[[", "cat", "tee", "sed", "awk", "export", "alias", "cp"),
+        *("kill", "log", "logger", "apt", "apt-get"),
     )
 )
 

@@ -25,14 +25,7 @@ IMAGES: Final = ("image", "imageName", "image_name", "Image", "container_image",
 ENTRYPOINTS: Final = ("entrypoint", "entryPoint", "Entrypoint", "dockerEntrypoint")
 COMMANDS: Final = ("command", "ExecStart", "run", "script", "shell", "cmd", "Cmd", "start_command")
 ARGUMENTS: Final = (
-    "args",
-    "arguments",
-    "dockerStartCmd",
-    "docker_start_cmd",
-    "dockerArgs",
-    "docker_args",
-    "Exec",
-    "extraArgs",
+    *("args", "arguments", "dockerStartCmd", "docker_start_cmd", "dockerArgs", "docker_args", "Exec", "extraArgs"),
 )
 VARIABLES: Final = ("env", "environment", "envs", "Env", "Environment", "env_vars", "environmentVariables", "extraEnv")
 STARTS: Final = frozenset((*IMAGES, *ENTRYPOINTS, *COMMANDS, *ARGUMENTS, *VARIABLES))

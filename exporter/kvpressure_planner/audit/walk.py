@@ -58,7 +58,7 @@ _DOCUMENT: Final = re.compile(
     r"^\[(Service|Container)\]",
     re.MULTILINE,
 )
-_MAPPING: Final = re.compile(r"(?:\s*(?:#.*)?\n)*[ ]*[\w-]+:(?:[ ][^\n]*)?\n")
+_MAPPING: Final = re.compile(r"(?:[^\S\n]*(?:#[^\n]*)?\n)*+[ ]*[\w-]+:(?:[ ][^\n]*)?\n")
 """A text that begins as a YAML mapping does: a chart's values, whatever their keys."""
 _ANNOTATED: Final = re.compile(rf"^#\s*({re.escape(ANNOTATION_PREFIX)}[\w-]+):\s*(.+?)\s*$", re.MULTILINE)
 _EMBEDDED: Final = 3
