@@ -13,12 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bench.advice.changes import NOTHING, Key, change, key, sets
-from bench.advice.judge import Case, Row, judged
-from bench.advice.lab import WORKERS, run
-from bench.advice.predict import Advised, advised, every_regime
-from bench.advice.recovery import holds
-from bench.advice.table import document, summary
+from bench.advice.judge import WORKERS, Case, Row, document, judged, run, summary
+from bench.advice.predict import NOTHING, Advised, Key, advised, change, every_regime, holds, key, sets
 from bench.scaling.worker import LAB
 from bench.written import write_part
 from tests.lab.regime import Regime
@@ -81,7 +77,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="regimes; all when none is given")
     parser.add_argument("--write-docs", action="store_true")
-    parser.add_argument("--without-search", action="store_true", help="only what is advised, and cuts of max_num_seqs")
     parser.add_argument("--alone", action="store_true", help="no sets: every change that was tried, by itself")
     parser.add_argument("--workers", type=int, default=WORKERS)
     parser.add_argument("--vary", type=int, action="append", metavar="SEED", help="other sizes, loads and cards")
@@ -95,7 +90,7 @@ def main() -> int:
         workers=options.workers,
     )
     found = {name: advised(FOLDER / f"{name}.jsonl.xz") for name in names}
-    wanted = {name: _wanted(found[name], search=not options.without_search, alone=options.alone) for name in names}
+    wanted = {name: _wanted(found[name], alone=options.alone) for name in names}
     print(f"{sum(map(len, wanted.values()))} sets of changes to try", flush=True)
     done = first | run(
         [_wish(name, changes) for name in names for changes in wanted[name]], KEPT, workers=options.workers
@@ -112,21 +107,15 @@ def main() -> int:
         )
         for name in names
     ]
-    searched = not (options.without_search or options.alone)
-    return _tell(rows, _checks(rows, names), write=options.write_docs, searched=searched)
+    return _tell(rows, _checks(rows, names), write=options.write_docs, searched=not options.alone)
 
 
-def _wanted(found: Advised, *, search: bool, alone: bool) -> list[Key]:
+def _wanted(found: Advised, *, alone: bool) -> list[Key]:
     if found.choice is None:
         return []
-    every = {found.printed, *(key([found.done(step.change)]) for step in found.choice.steps)}
-    if alone:
-        every.update(key([found.done(step.change)]) for step in found.choice.declined)
-    elif search:
-        every.update(sets(found.done(step.change) for step in (*found.choice.steps, *found.choice.declined)))
-    else:
-        every.update(key([step.change]) for step in found.choice.declined if step.change.key == "max_num_seqs")
-    return sorted(every - {NOTHING})
+    done = [found.done(step.change) for step in (*found.choice.steps, *found.choice.declined)]
+    every = {key([change]) for change in done} if alone else set(sets(done))
+    return sorted((every | {found.printed}) - {NOTHING})
 
 
 def _regime(name: str) -> Regime:

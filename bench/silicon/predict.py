@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Final
 
-from bench.advice.lab import Ran, run
+from bench.advice.judge import Ran, run
 from bench.scaling.worker import LAB
 from bench.written import write_part
 from kvpressure.capacity.cards import names, table

@@ -16,10 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from bench.simulator.load import Phase
+from bench.simulator.clients import Phase
 from bench.simulator.scenarios import demo
-from bench.simulator.service import Scenario, SimulatedServer
-from bench.simulator.trace import frames
+from bench.simulator.service import Scenario, SimulatedServer, frames
 
 _UNREAD: Final = re.compile(r"(# \S+ )?(http_|python_|\S+_created[ {])")
 """Lines of a page that nothing reads: without them the recording is half as large."""

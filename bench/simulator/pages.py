@@ -17,10 +17,9 @@ from typing import Final
 
 from prometheus_client import utils
 
+from bench.simulator.clients import Frontend
 from bench.simulator.config import EngineConfig
-from bench.simulator.frontend import Frontend
 from bench.simulator.scheduler import Rank
-from bench.simulator.stats import RankStats
 
 number: Final[Callable[[float], str]] = utils.floatToGoString
 TRACES: Final = Path(__file__).parents[2] / "tests" / "fixtures" / "traces"
@@ -37,9 +36,7 @@ SCALARS: Final = {
     "vllm:num_requests_running": "running",
     "vllm:num_requests_waiting": "waiting",
     'vllm:num_requests_waiting_by_reason{reason="capacity"}': "waiting",
-    'vllm:engine_sleep_state{sleep_state="awake"}': "awake",
-    'vllm:engine_sleep_state{sleep_state="weights_offloaded"}': "asleep",
-    "vllm:kv_cache_usage_perc": "usage",
+    "vllm:kv_cache_usage_perc": "usage_ratio",
     "vllm:prefix_cache_queries_total": "prefix_queries",
     "vllm:prefix_cache_hits_total": "prefix_hits",
     "vllm:num_preemptions_total": "preemptions",
@@ -53,7 +50,7 @@ SCALARS: Final = {
     'vllm:request_success_total{finished_reason="length"}': "finished_length",
     'vllm:request_success_total{finished_reason="abort"}': "finished_abort",
 }
-"""Samples of a rank, without the labels that all have, and what is counted of them."""
+"""Samples of a rank, without the labels that all have, and which of its statistics or counters they are."""
 HISTOGRAMS: Final = {
     "vllm:request_prompt_tokens": "prompt",
     "vllm:request_generation_tokens": "generation",
@@ -109,7 +106,6 @@ class PageWriter:
     """Writes the pages of one server process started at unix time `started`."""
 
     def __init__(self, config: EngineConfig, ranks: Sequence[Rank], frontend: Frontend, started: float) -> None:
-        self.sleeps = False
         self._config = config
         self._ranks = ranks
         self._frontend = frontend
@@ -171,20 +167,10 @@ class PageWriter:
         if name == "http_requests_total":
             return lambda: self._frontend.answers
         own = [label for label in labels if not label.startswith(("engine=", "model_name="))]
-        key = SCALARS.get(_braced(name, own))
-        return None if key is None else lambda: self._counted(self._ranks[engine].stats, key)
-
-    def _counted(self, stats: RankStats, key: str) -> float:
-        match key:
-            case "running":
-                return stats.running
-            case "waiting":
-                return stats.waiting
-            case "usage":
-                return stats.usage_ratio
-            case "awake" | "asleep":
-                return float(self.sleeps == (key == "asleep"))
-        return stats.counters[key]
+        key, stats = SCALARS.get(_braced(name, own)), self._ranks[engine].stats
+        if key is None:
+            return None
+        return (lambda: getattr(stats, key)) if hasattr(stats, key) else (lambda: stats.counters[key])
 
     def _histograms(self, family: Family) -> Callable[[], list[str]]:
         """With the bounds of this server's own; the sum before or after the buckets, as recorded."""

@@ -1,22 +1,77 @@
-"""A simulated vLLM server: a scenario on a virtual clock, asked for its page and its GPUs at any later moment."""
+"""A simulated vLLM server: a scenario on a virtual clock, asked for its page and its GPUs at any later moment.
+
+GPUs are as a driver would report them. A server can be read once a second, as recordings have it
+(tests/fixtures/traces/README.md).
+"""
 
 from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
-from bench.simulator.clients import Clients
-from bench.simulator.config import EngineConfig
-from bench.simulator.frontend import Frontend
-from bench.simulator.gpu import GpuReader
-from bench.simulator.load import Phase
+from bench.simulator.clients import Clients, Frontend, Phase
+from bench.simulator.config import EngineConfig, GpuConfig
 from bench.simulator.pages import PageWriter
-from bench.simulator.request import Request
 from bench.simulator.scheduler import Rank
+from bench.simulator.stats import SAMPLE_SECONDS, Request
 from kvpressure.model.samples import GpuSample
+
+
+class GpuReader:
+    """Reads the ranks' activity. Memory is the preallocated share, plus activations beyond the profiled ones."""
+
+    def __init__(self, config: EngineConfig, rng: random.Random) -> None:
+        self._config = config
+        self._since = 0.0
+        self._growth_bytes = 0.0
+        prefix = f"{rng.getrandbits(32):08x}"
+        self._uuid = "GPU-" + prefix + "-0000-4000-8000-{:012x}"
+
+    def note_tokens(self, tokens: int) -> None:
+        """Long requests make the caching allocator keep a little more for itself (up to 1 % of the device)."""
+        if self._config.gpu:
+            ceiling = 0.01 * self._config.gpu.memory_bytes
+            self._growth_bytes = min(ceiling, max(self._growth_bytes, ceiling * tokens / self._config.max_model_len))
+
+    def read(self, clock: float, start: float, ranks: list[Rank]) -> list[GpuSample]:
+        """One sample per GPU at virtual second `clock`; utilization covers the time since the last read."""
+        gpu = self._config.gpu
+        if gpu is None:
+            return []
+        samples = [
+            sample for number, rank in enumerate(ranks) for sample in self._of_rank(rank, number, gpu, clock, start)
+        ]
+        self._since = clock
+        return samples
+
+    def _of_rank(self, rank: Rank, number: int, gpu: GpuConfig, clock: float, start: float) -> list[GpuSample]:
+        elapsed = max(clock - self._since, SAMPLE_SECONDS)
+        busy = rank.activity.busy_ratios(self._since, clock)
+        mean_busy = sum(busy) / len(busy) if busy else 0.0
+        compute, memory = (min(1.0, seconds / elapsed) for seconds in rank.activity.take_seconds())
+        used = gpu.memory_bytes * self._config.gpu_memory_utilization + gpu.other_bytes + self._growth_bytes
+        return [
+            GpuSample(
+                t=start + clock,
+                uuid=self._uuid.format(index),
+                index=str(index),
+                vendor=gpu.vendor,
+                name=gpu.name,
+                driver_version=gpu.driver_version,
+                memory_used_bytes=min(used, gpu.memory_bytes),
+                memory_total_bytes=gpu.memory_bytes,
+                utilization=busy,
+                sm_active_ratio=max(compute, memory, 0.9 * mean_busy),
+                tensor_active_ratio=compute,
+                dram_active_ratio=memory,
+            )
+            for index in range(number * gpu.per_rank, (number + 1) * gpu.per_rank)
+        ]
+
 
 DEFAULT_START = 1_800_000_000.0
 
@@ -41,6 +96,8 @@ class Scenario:
 
 class SimulatedServer:
     """Plays `scenario` from unix time `start`. Ask with times that do not decrease; the last phase goes on for ever."""
+
+    rank_type = Rank
 
     def __init__(self, scenario: Scenario, seed: int = 0, start: float = DEFAULT_START) -> None:
         self.scenario = scenario
@@ -119,7 +176,6 @@ class SimulatedServer:
             self._boot(t)
             self._frontend.factor = phase.frontend_factor
         self._down = phase.fault == "restart"
-        self._writer.sleeps = phase.fault == "sleep"
         for rank in self.ranks:
             self._answer(rank.set_paused(bool(phase.fault), t))
         self._clients.start_phase(phase, t)
@@ -127,7 +183,7 @@ class SimulatedServer:
     def _boot(self, t: float) -> None:
         """A new server process: every counter at 0, nothing in flight."""
         self._down = False
-        self.ranks = [Rank(self._config, self._rng) for _ in range(self._config.ranks)]
+        self.ranks = [self.rank_type(self._config, self._rng) for _ in range(self._config.ranks)]
         for rank in self.ranks:
             rank.peers = self.ranks
         self._frontend = Frontend(self._config)
@@ -167,3 +223,33 @@ class SimulatedServer:
             for request in rank.abort_all(t):
                 request.last_token = t
                 self._frontend.answers += 1
+
+
+def frames(server: SimulatedServer, offset_seconds: float = 0.5) -> Iterator[dict[str, Any]]:
+    """One object per second: `t` (unix seconds), `label` (the truth), `page`, and `gpus` where the engine has any.
+
+    Reads that a restarting server does not answer are left out, as a recorder would.
+    """
+    for second in range(int(server.scenario.seconds)):
+        t = server.start + second + offset_seconds
+        label = server.label(t)
+        try:
+            frame: dict[str, Any] = {"t": t, "label": label, "page": server.page(t).decode()}
+        except ServerDownError:
+            continue
+        gpus = [_record(sample) for sample in server.gpus(t)]
+        yield {**frame, "gpus": gpus} if gpus else frame
+
+
+def _record(sample: GpuSample) -> dict[str, Any]:
+    mean = sum(sample.utilization) / len(sample.utilization) if sample.utilization else None
+    values = {
+        "uuid": sample.uuid,
+        "index": sample.index,
+        "vendor": sample.vendor,
+        "name": sample.name,
+        "memory_used_bytes": sample.memory_used_bytes,
+        "memory_total_bytes": sample.memory_total_bytes,
+        "utilization_ratio": mean,
+    }
+    return {name: value for name, value in values.items() if value is not None}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from kvpressure.advice.advise import Place, advise
+from kvpressure.advice.advise import Case, Place, advise_on
 from kvpressure.config.target import Target
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.engine_state import Pipeline
@@ -147,8 +147,8 @@ class Follower:
             model_name=view.shown.model_name,
             runtime=view.runtime,
         )
-        actions = advise(view.diagnosis, view.derived, view.limits, place, self._limits, observed=view.observed)
-        return [action_json(action) for action in actions]
+        case = Case(view.diagnosis, view.derived, view.limits, self._limits, place, view.observed)
+        return [action_json(action) for action in advise_on(case)]
 
 
 def follow(server: Prometheus, task: Task) -> Json:

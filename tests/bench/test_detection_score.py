@@ -1,7 +1,5 @@
 """The detection benchmark's own arithmetic, on verdicts written by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from bench.detection.score import KV, Score, Second, pressures, score_track

@@ -1,10 +1,8 @@
 """The bench of fleets loads the rules of either profile's bundle."""
 
-from __future__ import annotations
-
 import pytest
 
-from bench.fleet.server import configuration
+from bench.fleet.__main__ import configuration
 from kvpressure.exposition.profile import Profile
 from tests.support import built
 

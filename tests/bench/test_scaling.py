@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.scaling.autoscalers import Hpa, Seen, by_average, by_value, llm_d, seen
+from bench.scaling.__main__ import OURS, PEERS, Run, all_tables
+from bench.scaling.fleet import Hpa, Seen, by_average, by_value, llm_d, seen
 from bench.scaling.shapes import SECONDS, SHAPES, Shape
-from bench.scaling.table import OURS, PEERS, Run, all_tables
 from tests.lab.clock import BEGIN
 
 RESULTS = Path(__file__).parents[2] / "bench" / "scaling" / "results.json"

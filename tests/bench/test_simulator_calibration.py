@@ -12,11 +12,9 @@ from functools import cache
 
 import pytest
 
-from bench.simulator.config import EngineConfig
-from bench.simulator.load import ClosedLoop, Lengths, Phase, Traffic
-from bench.simulator.profiles import TINY_CPU, TINY_CPU_0_12
-from bench.simulator.service import Scenario, SimulatedServer
-from bench.simulator.trace import frames
+from bench.simulator.clients import ClosedLoop, Lengths, Phase, Traffic
+from bench.simulator.config import TINY_CPU, TINY_CPU_0_12, EngineConfig
+from bench.simulator.service import Scenario, SimulatedServer, frames
 from tests.support.tools import FIXTURES
 
 TRACES = FIXTURES / "traces"

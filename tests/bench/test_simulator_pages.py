@@ -12,13 +12,11 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client.parser import text_string_to_metric_families
 
-from bench.simulator.config import EngineConfig
-from bench.simulator.load import ClosedLoop, Lengths, Phase, Traffic
-from bench.simulator.profiles import H100, LLAMA_8B, TINY_CPU, TINY_CPU_0_12, gpu_engine
+from bench.simulator.clients import ClosedLoop, Lengths, Phase, Traffic
+from bench.simulator.config import H100, LLAMA_8B, TINY_CPU, TINY_CPU_0_12, EngineConfig, gpu_engine
 from bench.simulator.scenarios import CAUSES, demo, episode
 from bench.simulator.server import scaled_clock, simulator_app
-from bench.simulator.service import Scenario, SimulatedServer
-from bench.simulator.trace import frames
+from bench.simulator.service import Scenario, SimulatedServer, frames
 from tests.support.servers import restrict
 from tests.support.tools import FIXTURES
 
@@ -98,19 +96,12 @@ def test_a_multi_process_page_hides_the_scheduler_until_the_first_request() -> N
     assert b"process_" not in page
 
 
-def test_a_sleeping_engine_says_so() -> None:
-    server = SimulatedServer(Scenario("test", TINY_CPU, (Phase("asleep", 5.0, (), "sleep"), Phase("idle", 5.0))), 1)
-    line = b'vllm:engine_sleep_state{engine="0",model_name="tiny",sleep_state="%s"} %s'
-    assert line % (b"weights_offloaded", b"1.0") in server.page(server.start + 1)
-    assert line % (b"awake", b"1.0") in server.page(server.start + 6)
-
-
 # -- HTTP
 
 
-def answering(engine: EngineConfig, **options: bool) -> TestClient:  # type: ignore[type-arg]
+def answering(engine: EngineConfig) -> TestClient:  # type: ignore[type-arg]
     server = SimulatedServer(Scenario("test", engine, (Phase("healthy", 60.0, (ClosedLoop(CHAT, 6),)),)), 1)
-    return TestClient(TestServer(simulator_app(server, lambda: server.start + 5.0, **options)))
+    return TestClient(TestServer(simulator_app(server, lambda: server.start + 5.0)))
 
 
 async def test_the_filter_is_honoured_behind_the_slash_and_ignored_without_it() -> None:

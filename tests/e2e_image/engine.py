@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import yaml
-from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from bench.simulator.scenarios import episode
 from bench.simulator.server import simulator_app
@@ -22,13 +22,8 @@ async def engine() -> AsyncIterator[str]:
     whole = episode(CAUSE, seed=1)
     (pressed,) = (phase for phase in whole.phases if phase.label == CAUSE)
     simulated = SimulatedServer(Scenario(CAUSE, whole.engine, (pressed,)), start=time.time())
-    runner = web.AppRunner(simulator_app(simulated, time.time), access_log=None)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with TestServer(simulator_app(simulated, time.time)) as server:
+        yield f"http://127.0.0.1:{server.port}"
 
 
 def write_settings(folder: Path, url: str) -> None:

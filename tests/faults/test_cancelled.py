@@ -30,10 +30,10 @@ async def turns(count: int = TURNS) -> None:
 @pytest.mark.parametrize("after", range(8))
 async def test_a_report_that_comes_with_the_cancellation_does_not_swallow_it(after: int) -> None:
     source = GpuSource("nvidia", GpuSettings())
-    child = SimpleNamespace(lines=asyncio.Queue())
-    following = asyncio.create_task(source._follow(child))  # type: ignore[arg-type]
+    child = SimpleNamespace(stdout=asyncio.StreamReader())
+    following = asyncio.create_task(source._follow(child, bytearray()))  # type: ignore[arg-type]
     await turns()
-    child.lines.put_nowait(encode(GpuReport(1.0, ())))
+    child.stdout.feed_data(encode(GpuReport(1.0, ())))
     await turns(after)
     following.cancel()
     await turns()

@@ -273,7 +273,6 @@ def run_child(world: World, environment: Mapping[str, str] | None = None) -> sub
 
 def test_a_child_without_a_library_says_so_by_its_code(world: World) -> None:
     with run_child(world, child_environment(GpuSettings())) as child:
-        assert child.stderr is not None
         last_words = child.stderr.read()  # its input stays open: without a parent it has nothing to say
         child.communicate(timeout=120)
     assert child.returncode == FIRST_CODE + REASONS.index(NOT_FOUND)
@@ -283,7 +282,6 @@ def test_a_child_without_a_library_says_so_by_its_code(world: World) -> None:
 def test_a_child_ends_when_its_parent_lets_go_of_its_input(world: World) -> None:
     world.show(nvidia(1))
     with run_child(world) as child:
-        assert child.stdout is not None
         assert child.stdout.readline().startswith(b'{"t":')
         child.communicate(timeout=120)
     assert child.returncode == 0
@@ -300,7 +298,6 @@ def test_a_child_that_hangs_dies_with_its_parent(world: World) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", script], env=child_environment(settings), stdout=subprocess.PIPE
     ) as parent:
-        assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         time.sleep(0.5)  # let it get into the library
         parent.kill()

@@ -7,8 +7,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -225,52 +224,49 @@ def test_a_name_that_is_a_path_is_refused(root: Path, name: str):
     assert refused(Tree(root), "pod", name, "0.log") == "outside"
 
 
-def test_a_link_put_in_place_of_a_file_at_the_last_moment_is_not_followed(root: Path, monkeypatch):
-    file, real = root / "pod" / "vllm" / "0.log", safe_open._resolved
+def swapped(monkeypatch: pytest.MonkeyPatch, swap: Callable[[], None]) -> None:
+    """Do something between the look at a path and its opening."""
+    real = safe_open.descriptor_at
 
-    def swap(path: str) -> AbstractContextManager[tuple[int, str]]:
-        file.unlink()
-        file.symlink_to(root.parent / "outside" / "shadow")
+    def late(path: str) -> int:
+        swap()
         return real(path)
 
-    monkeypatch.setattr(safe_open, "_resolved", swap)
+    monkeypatch.setattr(safe_open, "descriptor_at", late)
+
+
+def test_a_link_put_in_place_of_a_file_at_the_last_moment_is_not_followed(root: Path, monkeypatch):
+    file = root / "pod" / "vllm" / "0.log"
+
+    def swap() -> None:
+        file.unlink()
+        file.symlink_to(root.parent / "outside" / "shadow")
+
+    swapped(monkeypatch, swap)
     assert refused(Tree(root), "pod", "vllm", "0.log") == "outside"
 
 
 def test_a_fifo_put_in_place_of_a_file_at_the_last_moment_is_refused_without_waiting(root: Path, monkeypatch):
-    file, real = root / "pod" / "vllm" / "0.log", safe_open._resolved
+    file = root / "pod" / "vllm" / "0.log"
 
-    def swap(path: str) -> AbstractContextManager[tuple[int, str]]:
+    def swap() -> None:
         file.unlink()
         os.mkfifo(file)
-        return real(path)
 
-    monkeypatch.setattr(safe_open, "_resolved", swap)
+    swapped(monkeypatch, swap)
     assert refused(Tree(root), "pod", "vllm", "0.log") == "not_a_file"
 
 
 def test_a_directory_swapped_for_a_link_at_the_last_moment_is_not_followed(root: Path, monkeypatch):
-    directory, real = root / "pod" / "vllm", safe_open._resolved
+    directory = root / "pod" / "vllm"
+    (directory / "shadow").touch()
 
-    def swap(path: str) -> AbstractContextManager[tuple[int, str]]:
+    def swap() -> None:
         directory.rename(root / "pod" / "moved")
         directory.symlink_to(root.parent / "outside")
-        return real(path)
 
-    monkeypatch.setattr(safe_open, "_resolved", swap)
-    assert refused(Tree(root), "pod", "vllm", "shadow") in ("outside", "missing")
-
-
-def test_a_file_that_is_held_is_read_whatever_takes_its_place(root: Path, monkeypatch):
-    file, real = root / "pod" / "vllm" / "0.log", safe_open._opened
-
-    def swap(held: int, shown: str, *, directory: bool) -> int:
-        file.unlink()
-        file.symlink_to(root.parent / "outside" / "shadow")
-        return real(held, shown, directory=directory)
-
-    monkeypatch.setattr(safe_open, "_opened", swap)
-    assert content(Tree(root), "pod", "vllm", "0.log") == b"inside"
+    swapped(monkeypatch, swap)
+    assert refused(Tree(root), "pod", "vllm", "shadow") == "not_a_file"
 
 
 def test_a_link_to_what_is_not_mounted_here_names_the_directory_to_allow(root: Path):
@@ -356,7 +352,7 @@ def test_a_file_that_may_not_be_read_names_the_user_and_what_to_do(root: Path, m
     def denied(*_: object, **__: object) -> int:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(safe_open, "_opened", denied)  # root, who runs some of these tests, may read everything
+    monkeypatch.setattr(safe_open, "descriptor_at", denied)  # root, who runs some of these tests, may read everything
     with pytest.raises(SourceError, match=f"user {os.geteuid()}") as error:
         content(Tree(root), "pod", "vllm", "0.log")
     assert error.value.reason == "permission"

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from kvpressure.advice.advise import Place, advise
+from kvpressure.advice.advise import Place
 from kvpressure.config.target import Target
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engine_state import Pipeline, PipelineSettings
@@ -35,6 +35,7 @@ from tests.lab.fetch import NEWEST, fetch, package
 from tests.lab.messages import SentRequest
 from tests.lab.regime import Regime, regimes
 from tests.lab.world import Page, Result, World
+from tests.support.advised import advise
 
 QUEUE_DEPTH_THRESHOLD: Final = 5.0
 KV_CACHE_UTIL_THRESHOLD: Final = 0.8

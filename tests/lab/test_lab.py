@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bench.detection.judge import Outcome
-from bench.detection.lab_score import LAB_CAUSES, Judged, Moment, scored, steps_tables
+from bench.detection.lab import LAB_CAUSES, Judged, Moment, scored, steps_tables
 from bench.detection.score import quantile
 from tests.lab import fetch
 from tests.lab.clock import Clock

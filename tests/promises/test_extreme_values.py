@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvpressure.advice.advise import Action, Place, advise
+from kvpressure.advice.advise import Action, Place
 from kvpressure.cli.console import console
 from kvpressure.cli.findings import Finding
 from kvpressure.cli.replay import ReplayTarget
@@ -28,6 +28,7 @@ from kvpressure.model.values import Value
 from kvpressure.model.view import EngineView
 from kvpressure.promtext.lines import PageError
 from kvpressure.signals.history import Histories
+from tests.support.advised import advise
 from tests.support.pages import single
 from tests.support.schemas import check
 

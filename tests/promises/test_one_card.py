@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from kvpressure.advice.advise import Place, advise
+from kvpressure.advice.advise import Place
 from kvpressure.model.action import Action
 from kvpressure.model.values import at
 from kvpressure.model.view import EngineView
+from tests.support.advised import advise
 from tests.support.tools import FIXTURES
 from tests.support.verdicts import LAB, THRESHOLDS, views
 

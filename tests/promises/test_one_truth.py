@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvpressure.advice.advise import Place, advise
+from kvpressure.advice.advise import Place
 from kvpressure.cli.replay import ReplayTarget
 from kvpressure.cli.triage import live
 from kvpressure.engine_state import Pipeline, PipelineSettings
@@ -17,6 +17,7 @@ from kvpressure.model.action import Action
 from kvpressure.model.values import at
 from kvpressure.model.verdict import Evidence
 from kvpressure.model.view import EngineView
+from tests.support.advised import advise
 from tests.support.checks import SELECTOR, exported, holds
 from tests.support.servers import FaultServer, page
 from tests.support.snapshots import lines

@@ -9,7 +9,6 @@ from functools import partial
 import pytest
 from click.testing import CliRunner
 
-from kvpressure.advice.advise import advise
 from kvpressure.advice.case import Place
 from kvpressure.cli import main
 from kvpressure.commandline.words import Budget
@@ -18,13 +17,14 @@ from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageError, PageReader
 from kvpressure.exposition.families import source_values
-from kvpressure.launch import read_limits, read_start, runtime_of, serving_port
+from kvpressure.launch import read_limits, read_start, serving_port
 from kvpressure.model.environment import LOG_KINDS, Environment, LogReport
 from kvpressure.model.samples import ENGINE_SOURCE, EngineSample, SourceHealth
 from kvpressure.model.view import EngineView
 from kvpressure.runtimes.registry import RUNTIMES, named
 from kvpressure.simulation import calibrate
 from kvpressure.simulation.steps import UnknownError
+from tests.support.advised import advise
 from tests.support.reserving_server import Load, Server, TimedPage, pages, triton, trtllm
 from tests.support.tools import FIXTURES
 
@@ -220,21 +220,6 @@ def test_more_models_than_engines_can_be_are_one_clear_refusal():
 
 
 # Starts
-
-
-@pytest.mark.parametrize(
-    ("image", "command", "args", "name"),
-    [
-        ("nvcr.io/nvidia/tensorrt-llm/release:1.2.0", ["trtllm-serve", "m"], [], "trtllm"),
-        ("mine", ["bash", "-c", "trtllm-serve serve m --port 9000"], [], "trtllm"),
-        ("mine", ["trtllm-serve", "disaggregated", "-c", "c.yaml"], [], None),
-    ],
-)
-def test_a_containers_runtime_is_told_by_what_it_starts(
-    image: str, command: list[str], args: list[str], name: str | None
-):
-    found = runtime_of(image, read_start(command, args, {}, Budget()))
-    assert (None if found is None else found.name) == name
 
 
 STARTS = {

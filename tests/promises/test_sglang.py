@@ -7,7 +7,6 @@ from functools import cache
 import pytest
 from click.testing import CliRunner, Result
 
-from kvpressure.advice.advise import advise
 from kvpressure.advice.case import Place
 from kvpressure.cli import main
 from kvpressure.commandline.words import Budget
@@ -32,6 +31,7 @@ from kvpressure.runtimes.runtime import GIB
 from kvpressure.sources.logs.classify import StartUp
 from kvpressure_planner.cli.plan.engine import engine_on
 from tests.support import servers
+from tests.support.advised import advise
 from tests.support.log_kinds import classify
 from tests.support.models import MODELS
 from tests.support.servers import FaultServer
@@ -317,6 +317,9 @@ SERVE = ("python3", "-m", "sglang.launch_server", "--model-path", "qwen")
         ("mine", [*SERVE, "--nnodes", "2", "--node-rank", "1"], [], None),
         ("mine", [*SERVE, "--nnodes", "2", "--node-rank", "0"], [], "sglang"),
         ("vllm/vllm-openai:v0.12.0", [], ["--model", "m"], "vllm"),
+        ("nvcr.io/nvidia/tensorrt-llm/release:1.2.0", ["trtllm-serve", "m"], [], "trtllm"),
+        ("mine", ["bash", "-c", "trtllm-serve serve m --port 9000"], [], "trtllm"),
+        ("mine", ["trtllm-serve", "disaggregated", "-c", "c.yaml"], [], None),
     ],
 )
 def test_a_containers_runtime_is_known_by_what_it_starts(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kvpressure.advice.advise import Place, advise
+from kvpressure.advice.advise import Place
 from kvpressure.cli.findings import EngineFacts, Finding, SampledTarget, as_json, exit_code
 from kvpressure.cli.report import triage_report, verdict_line
 from kvpressure.config.target import Target
@@ -19,6 +19,7 @@ from kvpressure.model.samples import SourceHealth
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView
 from kvpressure.signals.history import Histories
+from tests.support.advised import advise
 from tests.support.printed import printed
 from tests.support.schemas import check
 from tests.support.snapshots import FakeTarget, lines

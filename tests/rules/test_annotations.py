@@ -45,11 +45,6 @@ def test_no_link_is_built_of_an_instance(name: str, key: str, text: str) -> None
     assert key == "description" or "http://{{" not in text, f"{name} {key}"
 
 
-def test_every_alert_says_where_its_runbook_is() -> None:
-    names = {name for name, _, _ in ALL}
-    assert names == {name for name, key, _ in ALL if key == "runbook"}
-
-
 @pytest.mark.parametrize(("name", "told"), [(name, told) for name, _, told in EVERY], ids=lambda value: str(value)[:30])
 def test_what_is_read_before_the_command_is_short(name: str, told: dict[str, str]) -> None:
     said = told["summary"] + told["description"].partition("\nRun: ")[0]

@@ -3,12 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
-from kvpressure.advice.advise import Action, Case, Limit, Limits, Place, advise, advise_on
+from kvpressure.advice.advise import Action, Case, Limit, Limits, Place, advise_on
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.diagnosis.symptoms import NAMES
 from kvpressure.model.values import Derived
 from kvpressure.model.verdict import Cause, Diagnosis, Evidence, Stage
 from kvpressure.model.view import EngineView
+from tests.support.advised import advise
 
 THRESHOLDS = load_thresholds()
 NOW = 1_767_225_600.0

@@ -1,7 +1,5 @@
 """How many replicas the recording rules request (rules/recording/replicas.yaml.j2), by what was before."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from kvpressure.advice.advise import Action, Place, advise
+from kvpressure.advice.advise import Action, Place
 from kvpressure.cli.replay import ReplayTarget
 from kvpressure.config.target import container_of
 from kvpressure.config.thresholds import load_thresholds
@@ -23,6 +23,7 @@ from kvpressure.model.environment import Environment, LogReport
 from kvpressure.model.verdict import Stage
 from kvpressure.model.view import EngineView
 from kvpressure.signals.history import Histories
+from tests.support.advised import advise
 from tests.support.browser import DESKTOP, PHONE, browser
 from tests.support.tools import FIXTURES
 

@@ -12,15 +12,13 @@ from kvpressure.advice.limits import known_limits
 from kvpressure.advice.others import stuck
 from kvpressure.advice.rollout import VERIFY, with_open_check
 from kvpressure.advice.shell import placeholders
-from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.action import AFTER, NOW, Action
 from kvpressure.model.catalogue import NOT_KNOWN
 from kvpressure.model.limits import Limit, Limits
-from kvpressure.model.values import Derived
-from kvpressure.model.verdict import Cause, Diagnosis
-from kvpressure.model.view import CALM, Observed, Peer
+from kvpressure.model.verdict import Cause
+from kvpressure.model.view import CALM
 
-__all__ = ["Action", "Case", "Limit", "Limits", "Place", "advise", "advise_on", "known_limits"]
+__all__ = ["Action", "Case", "Limit", "Limits", "Place", "advise_on", "known_limits"]
 
 _BY_CAUSE: Final[dict[Cause, Callable[[Case], tuple[list[Action | None], str]]]] = {
     Cause.KV_CACHE_PRESSURE: pressure.kv_pressure,
@@ -116,24 +114,6 @@ def _unconfirmed(case: Case) -> tuple[list[Action | None], str]:
     if case.diagnosis.cause in (Cause.STUCK, NOT_KNOWN):
         return _by_verdict(case)
     return ([] if case.diagnosis.cause in CALM else [others.unconfirmed(case)]), ""
-
-
-def advise(
-    diagnosis: Diagnosis,
-    derived: Derived,
-    limits: Limits,
-    place: Place,
-    thresholds: Thresholds,
-    *,
-    silent: bool = False,
-    observed: Observed | None = None,
-    peers: Sequence[Peer] = (),
-) -> tuple[Action, ...]:
-    """Return the actions on a diagnosis; its parts are as in `Case`.
-
-    Consequences are predicted from what was `observed`. `peers` are other replicas that could take requests.
-    """
-    return advise_on(Case(diagnosis, derived, limits, thresholds, place, observed, peers), silent=silent)
 
 
 def advise_on(case: Case, *, silent: bool = False, unread: str = "") -> tuple[Action, ...]:

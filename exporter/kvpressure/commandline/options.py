@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import yaml
 
-from kvpressure.commandline.words import Budget, BudgetExceededError, as_written, perhaps, unless
+from kvpressure.commandline.words import Budget, BudgetExceededError, Word, as_written, unless
 from kvpressure.config import strict_yaml
 
 # As Python's int(), with at most eighteen digits: more than any limit has.
@@ -76,7 +76,7 @@ TAKES: Final[Mapping[Callable[[str], float | None], str]] = {
 
 _OPTION: Final = re.compile(r"--([A-Za-z][A-Za-z0-9_-]*)((?:\.[^=]*)?)(?:=(.*))?", re.DOTALL)
 _NEGATIVE: Final = re.compile(r"-[0-9.]+")
-_UNKNOWN: Final = re.compile(r"\$[({]?([A-Za-z_]\w*|[0-9@*])|(\$\(|`|\{\{)", re.ASCII)
+_UNKNOWN: Final = re.compile(r"\$(?:\{?|\((?=\w+\)))([A-Za-z_]\w*|[0-9@*])|(\$\(|`|\{\{)", re.ASCII)
 _UNRESOLVED: Final = re.compile(r"\$[A-Za-z_({@*]|`|\{\{")
 # Costs in a budget: a character of JSON may become an object in memory, a YAML event takes several steps to read.
 _JSON_CHARACTER: Final = 8
@@ -98,6 +98,11 @@ class Given:
     file: str = ""
     unless: tuple[str, ...] = ()
     perhaps: bool = False
+
+    @property
+    def name_as_written(self) -> str:
+        """The option as it was written: `--extra_llm_api_options`, which is another name of `--config`."""
+        return _AFTER_NAME.split(self.written, maxsplit=1)[0]
 
     @property
     def value_as_written(self) -> str:
@@ -163,7 +168,7 @@ def read_options(words: Sequence[str], files: Mapping[str, str], budget: Budget,
             name, key, value = found
             if name == "config":
                 hidden.update(dict.fromkeys(_hidden_file(value, files)))
-            if perhaps(word):
+            if isinstance(word, Word) and word.perhaps:
                 maybe[name] = value
             elif key:
                 _nest(dotted.setdefault(name, {}), key, value.text, budget)
@@ -176,7 +181,7 @@ def read_options(words: Sequence[str], files: Mapping[str, str], budget: Budget,
     if config is not None and _is_read(config) and config.text in files:
         entries = entries_of(files[config.text], config.text, budget)
         if entries is None:
-            hidden[f"the file of --config, {config.value_as_written}, is not a YAML mapping"] = None
+            hidden[f"the file of {config.name_as_written}, {config.value_as_written}, is not a YAML mapping"] = None
         given = _from_file(entries or {}, config.text, budget, dialect) | given
     maybe = {name: value for name, value in maybe.items() if given.get(name) != value}
     caps_in = dialect.output_caps or (lambda given, files, budget: ())  # noqa: ARG005 - it has none
@@ -234,9 +239,9 @@ def _is_read(config: Given) -> bool:
 
 def _hidden_file(config: Given, files: Mapping[str, str]) -> Iterator[str]:
     if unresolved(config.text):
-        yield f"the path of --config, {config.value_as_written}, is not known"
+        yield f"the path of {config.name_as_written}, {config.value_as_written}, is not known"
     elif _is_read(config) and config.text not in files:
-        yield f"the file of --config, {config.value_as_written}, is not among the manifests"
+        yield f"the file of {config.name_as_written}, {config.value_as_written}, is not among the manifests"
 
 
 def _nest(into: dict[str, Any], key: str, text: str, budget: Budget) -> None:

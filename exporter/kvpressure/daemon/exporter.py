@@ -187,7 +187,7 @@ class Daemon:
         await asyncio.to_thread(self._targets.refresh, self._clock.wall())
         new = {target.name: target for target in self._targets.targets}
         if restart:
-            await self._feeds.restart_polling(self.settings, new.values())
+            await self._feeds.fleet.restart(self.settings, new.values())
         else:
             await self._feeds.fleet.apply(changes_between(old, new))
         self._feeds.pipeline.forget(old.keys() - new.keys())

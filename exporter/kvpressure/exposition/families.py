@@ -149,43 +149,6 @@ FAMILIES: Final = tuple(family for family in _DECLARED if family.type != JSON_ON
 JSON_VALUES: Final = tuple(family for family in _DECLARED if family.type == JSON_ONLY)
 """Values of engines that are in the JSON and not on the page."""
 
-STABLE: Final = frozenset(
-    {
-        "bottleneck",
-        "bottleneck_info",
-        "build_info",
-        "container_last_termination_info",
-        "container_restarts_total",
-        "demand_replicas",
-        "effective_batch_size",
-        "engine_up",
-        "kv_cache_usage_ratio",
-        "kv_capacity_tokens",
-        "kv_free_tokens",
-        "lost_tokens_total",
-        "preemptions_total",
-        "queue_unserved_seconds",
-        "recommended_action",
-        "request_output_tokens",
-        "request_prompt_tokens",
-        "requests_running",
-        "requests_waiting",
-        "score_ratio",
-        "source_errors_total",
-        "source_up",
-        "symptom",
-        "target_answering",
-        "target_created_timestamp_seconds",
-        "target_info",
-        "target_listed",
-        "target_status",
-        "targets",
-        "thresholds_info",
-        "tokens_total",
-    }
-)
-"""Series that keep name, labels and meaning within a major version; all others are experimental, and may change."""
-
 
 def engine_values(view: EngineView) -> Derived:
     """Return an engine's values as they are exported; of a silent engine only that it is: rules remember the rest."""

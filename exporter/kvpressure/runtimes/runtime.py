@@ -207,17 +207,17 @@ class Advice:
 class Audit:
     """A runtime's facts for the checklist.
 
-    `undeclared` says of a limit, by name, what is in force without it; `defaults` are the values that the runtime takes
-    by itself, by version and GPU, and `default_sequences` that for the sequences on a GPU by its name and bytes, None
-    where not known. `largest_sequences` is the most of them, None where it has no such number. `needs_step`: no more
-    sequences may run than a step has tokens. `output_cap` is a value of the flag that bounds outputs at %d tokens, ""
+    `undeclared` says of a limit, by name, what is in force without it; `largest_step` is the most tokens that the
+    runtime takes in a step by itself, `default_sequences` its sequences on a GPU by its name and bytes, None where not
+    known. `largest_sequences` is the most of them, None where it has no such number. `needs_step`: no more sequences
+    may run than a step has tokens. `output_cap` is a value of the flag that bounds outputs at %d tokens, ""
     where there is none. `removed` are options that some versions have: the last that is known with it, None for none,
     and the first without it; `version` is that of an image, None where not known. `pooling`: by its options it serves a
     model that generates nothing.
     """
 
     undeclared: Mapping[str, str]
-    defaults: Mapping[str, tuple[int, ...]]
+    largest_step: int
     default_sequences: Callable[[str, float], int | None] = field(
         default=lambda gpu, gpu_bytes: None  # noqa: ARG005 - one of several
     )

@@ -11,10 +11,9 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections import deque
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -97,14 +96,20 @@ def throttled_ratio(before: Periods, after: Periods) -> float | None:
 
 def find(root: Path, ids: Collection[str]) -> Mapping[str, Path]:
     """Return each container id's `cpu.stat` below `root`, where it has one; one walk for all, no links are followed."""
-    valid = {name for name in ids if _ID.fullmatch(name)}
+    missing = {name for name in ids if _ID.fullmatch(name)}
     paths: dict[str, Path] = {}
-    for directory in _walk(cpu_hierarchy(root)):
-        if len(paths) == len(valid):
+    top = cpu_hierarchy(root)
+    for directory, names, _ in islice(os.walk(top), MAX_DIRECTORIES):
+        if not missing:
             break
-        name = container_id(directory.name)
-        if name in valid and name not in paths and (directory / "cpu.stat").is_file():
-            paths[name] = directory / "cpu.stat"
+        names.sort(key=lambda name: not name.startswith(_WORKLOADS_FIRST))
+        for name in names:
+            path = Path(directory, name, "cpu.stat")
+            if (found := container_id(name)) in missing and path.is_file():
+                paths[str(found)] = path
+                missing.discard(str(found))
+        if len(Path(directory).relative_to(top).parts) >= MAX_DEPTH:
+            names.clear()
     return paths
 
 
@@ -120,24 +125,6 @@ def container_id(name: str) -> str | None:
     stem = name.removesuffix(".scope")
     prefix, _, last = stem.rpartition(":") if ":" in stem else stem.rpartition("-")
     return last if _ID.fullmatch(last) and "conmon" not in prefix and not name.endswith(".slice") else None
-
-
-def _walk(top: Path) -> Iterator[Path]:
-    """Yield directories below `top`, nearer ones first and workloads before the host's own."""
-    queue, count = deque([(top, 0)]), 0
-    while queue:
-        directory, depth = queue.popleft()
-        children: list[Path] = []
-        with suppress(OSError), os.scandir(directory) as entries:  # gone meanwhile, or not readable
-            children = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
-        for path in children:
-            count += 1
-            if count > MAX_DIRECTORIES:
-                return
-            yield path
-            if depth + 1 < MAX_DEPTH:
-                first = path.name.startswith(_WORKLOADS_FIRST)
-                (queue.appendleft if first else queue.append)((path, depth + 1))
 
 
 @dataclass(frozen=True, slots=True)

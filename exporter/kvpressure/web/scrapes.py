@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
+from aiohttp import web
 from prometheus_client.registry import Collector
 
 from kvpressure.exposition import Snapshot, text
@@ -29,14 +30,6 @@ RETRY_SECONDS: Final = 1
 """When a client whose request was rejected may retry."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A page as it is sent, with its headers."""
-
-    body: bytes
-    headers: dict[str, str]
-
-
 class Scrapes:
     """Answers scrapes with the newest snapshot, followed by the families of the `own` collectors.
 
@@ -51,18 +44,19 @@ class Scrapes:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="metrics-page")
         self._newest: dict[bool, _Rendering] = {}
 
-    async def answer(self, accept: str, accept_encoding: str) -> Answer:
+    async def answer(self, accept: str, accept_encoding: str) -> web.Response:
         """Return the page in the format and encoding that the headers accept."""
         form = text.negotiate(accept)
         headers = {"Content-Type": form.content_type, "Vary": "Accept, Accept-Encoding"}
         rendering = self._rendering(openmetrics=form.openmetrics)
         if not text.accepts_gzip(accept_encoding):
-            return Answer(await _wait(rendering.plain), headers)
+            return web.Response(body=await _wait(rendering.plain), headers=headers)
         # Queued at once, after the page itself: returning to a busy event loop in between takes time.
         if rendering.compressed is None:
             plain = rendering.plain
             rendering.compressed = self._thread.submit(lambda: gzip.compress(plain.result(), compresslevel=1, mtime=0))
-        return Answer(await _wait(rendering.compressed), headers | {"Content-Encoding": "gzip"})
+        headers["Content-Encoding"] = "gzip"
+        return web.Response(body=await _wait(rendering.compressed), headers=headers)
 
     def _rendering(self, *, openmetrics: bool) -> _Rendering:
         rendering, snapshot = self._newest.get(openmetrics), self._snapshot()

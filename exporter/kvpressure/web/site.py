@@ -92,8 +92,7 @@ class Site:
 
     async def _metrics(self, request: web.Request) -> web.Response:
         accepted = (request.headers.get(name, "") for name in ("Accept", "Accept-Encoding"))
-        answer = await self._scrapes.answer(*accepted)
-        return web.Response(body=answer.body, headers=answer.headers)
+        return await self._scrapes.answer(*accepted)
 
     async def _targets(self, request: web.Request) -> web.Response:
         """Return HTML for a browser, which accepts it by name; JSON for other clients."""

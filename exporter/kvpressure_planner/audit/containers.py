@@ -12,26 +12,20 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kvpressure.commandline.programs import SHELLS, base
-from kvpressure.commandline.words import Budget, Filling, as_written, filled_word, split, unless
+from kvpressure.commandline.words import GPUS, Budget, Filling, as_written, filled_word, split, unless
 from kvpressure.config.strict_yaml import Path
 from kvpressure.kubernetes.objects.config_maps import mounted_maps
 from kvpressure.launch import Start, read_start
+from kvpressure_planner.audit.formats import SCRIPT
 from kvpressure_planner.audit.manifests import Item, Manifests, flat, get, mapping, sequence, shape, text, texts
 from kvpressure_planner.audit.model import Problem
-from kvpressure_planner.audit.places import RESTARTED, accelerators
+from kvpressure_planner.audit.places import RESTARTED, given_gpus
 
 IMAGES: Final = ("image", "imageName", "image_name", "Image", "container_image", "docker_image")
 ENTRYPOINTS: Final = ("entrypoint", "entryPoint", "Entrypoint", "dockerEntrypoint")
 COMMANDS: Final = ("command", "ExecStart", "run", "script", "shell", "cmd", "Cmd", "start_command")
 ARGUMENTS: Final = (
-    "args",
-    "arguments",
-    "dockerStartCmd",
-    "docker_start_cmd",
-    "dockerArgs",
-    "docker_args",
-    "Exec",
-    "extraArgs",
+    *("args", "arguments", "dockerStartCmd", "docker_start_cmd", "dockerArgs", "docker_args", "Exec", "extraArgs"),
 )
 VARIABLES: Final = ("env", "environment", "envs", "Env", "Environment", "env_vars", "environmentVariables", "extraEnv")
 STARTS: Final = frozenset((*IMAGES, *ENTRYPOINTS, *COMMANDS, *ARGUMENTS, *VARIABLES))
@@ -42,6 +36,7 @@ _DOCKER: Final = frozenset(("container_name", "restart", "restart_policy", "esse
 SCRIPTS: Final = frozenset(("run", "script", "shell", "cmd", "start_command"))
 _OPERATORS: Final = re.compile(r"[;|&\n]|\$\(|`")
 _MODEL: Final = re.compile(r"-.*|[\w.-]+/[\w.-]+", re.ASCII)
+_SLURM_COUNTS: Final = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE")
 _EXEC_MARKS: Final = "-@:+!|"
 _MAX_FILES: Final = 1000
 
@@ -136,7 +131,7 @@ def _words(spec: Mapping[str, Any], keys: Sequence[str], *, docker: bool) -> Ite
         if isinstance(value, str):
             written = value.lstrip(_EXEC_MARKS) if key == "ExecStart" else value
             if "{{" in written:
-                written = _JINJA.sub(lambda match: match[0].replace(" ", ""), written)
+                written = _squeezed(written)
             in_shell = key in SCRIPTS or (key in COMMANDS and not docker and _OPERATORS.search(value.strip()))
             yield from ("sh", "-c", written) if in_shell else _split(written)
         elif is_list(value, str):
@@ -169,8 +164,9 @@ def _passes(command: Sequence[str], image: str) -> bool:
 def _variables(item: Item, at: Path, maps: Mapping[str, Item]) -> dict[str, str | None]:
     """Return the variables at a start and around it by name, None for those whose value is not known."""
     env: dict[str, str | None] = {}
-    if "run" in item.data and (count := accelerators(item, at)[1]) is not None:
-        env["SKYPILOT_NUM_GPUS_PER_NODE"] = str(count)
+    if (count := given_gpus(item, at)) is not None:
+        counts = ("SKYPILOT_NUM_GPUS_PER_NODE",) if "run" in item.data else ()
+        env |= dict.fromkeys((GPUS, *counts, *(_SLURM_COUNTS if SCRIPT in item.data else ())), count)
     for end in range(len(at) + 1):
         outer = get(item.data, *at[:end])
         for key in VARIABLES if isinstance(outer, dict) else ():
@@ -268,6 +264,11 @@ _JINJA: Final = re.compile(
 )
 
 
+_TEMPLATE: Final = re.compile(r"\{\{[^\n{}]{0,400}\}\}")
+_BLANK: Final = re.compile(" ")
+_NO_WORD: Final = re.compile(r"[^\w.:/{}-]")
+
+
 @dataclass(frozen=True, slots=True)
 class Documents:
     """Fills in `{{ name }}` and `${var.name}` of a document's own variables."""
@@ -303,7 +304,12 @@ def as_shell(written: str, stated: Mapping[str, str]) -> tuple[str, dict[str, st
             env[name] = filled_word(value, f"${{{name}}}", [name])
         return f"${{{name}}}" if known or match[1] else match[0]
 
-    return _JINJA.sub(shown, written), env
+    return _squeezed(_JINJA.sub(shown, written)), env
+
+
+def _squeezed(written: str) -> str:
+    """Return a text with what a template fills in as one word each: without blanks, quotes and operators."""
+    return _TEMPLATE.sub(lambda match: (_BLANK if _JINJA.fullmatch(match[0]) else _NO_WORD).sub("", match[0]), written)
 
 
 def stated_in(outer: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

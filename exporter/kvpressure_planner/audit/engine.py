@@ -17,6 +17,7 @@ from kvpressure_planner.audit.model import Finding, Place
 
 _LONGEST_NAME = 80
 _LONGEST_NUMBER = 9
+_CPU = re.compile(r"(^|[/:_-])cpu([_:-]|$)")
 
 Style = Literal["args", "shell", "values", "env", "kwargs", "config"]
 """How a flag is written there: as an argument, in a shell script, as a chart's value, in a variable, as a keyword
@@ -99,7 +100,6 @@ class Engine:
     model: str = ""
     image: str = ""
     findings: tuple[Finding, ...] = ()
-    _places: dict[str, Place] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def namespace(self) -> str:
@@ -122,17 +122,19 @@ class Engine:
         """The runtime whose options its command line has."""
         return self.reading.runtime
 
+    @property
+    def on_cpus(self) -> bool:
+        """Whether it runs on CPUs, by its image or its options, and gets no GPU."""
+        device = self.reading.options.get("device")
+        by_option = device is not None and device.text == "cpu"
+        return not self.resources.gpus and (by_option or _CPU.search(self.image) is not None)
+
     def limit_place(self, limit: str) -> Place:
         """Return the line that sets a limit, by its name, or where it would be."""
         return self.option_place(self.runtime.starting.flags.option(limit))
 
     def option_place(self, option: str) -> Place:
         """Return the line that sets `option` (without dashes), in the container or in its configuration file."""
-        if option not in self._places:  # several checks are about one option, and looking for its line is slow
-            self._places[option] = self._find_option(option)
-        return self._places[option]
-
-    def _find_option(self, option: str) -> Place:
         given = self.reading.options.get(option)
         if given is None:
             return self.arguments_place()

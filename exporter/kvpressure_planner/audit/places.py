@@ -178,9 +178,9 @@ def _uncounted(item: Item, at: Path, given: Manifests) -> Replicas:
 
 def resources(item: Item, at: Path, annotations: Mapping[str, str]) -> Resources:
     """Return what an engine gets beside its command."""
-    declared_at = nearest(item, at, "resources", "limits") or nearest(item, at, "resources", "requests")
-    requested, by = mapping(get(item.data, *declared_at[:-1])) if declared_at else {}, deployer(item, at)
+    requested_at, requested = _requested(item, at)
     number, key = _gpus(item, at, requested)
+    by = deployer(item, at)
     memory, memory_at = _memory(item, at)
     extends = mapping(get(item.data, *at)).get("extends")
     claims = requested.get("claims") or nearest_value(item, at, "resourceClaims")
@@ -192,7 +192,7 @@ def resources(item: Item, at: Path, annotations: Mapping[str, str]) -> Resources
     return Resources(
         memory=memory,
         # What runs a script may limit its memory elsewhere.
-        at=declared_at[:-1] if declared_at else memory_at or (() if at_machine else default),
+        at=requested_at or memory_at or (() if at_machine else default),
         requested=requested,
         gpu=_gpu_name(item, at, annotations),
         gpus=number,
@@ -201,6 +201,18 @@ def resources(item: Item, at: Path, annotations: Mapping[str, str]) -> Resources
         machines=_machines(item, at),
         deployer=by,
     )
+
+
+def given_gpus(item: Item, at: Path) -> str | None:
+    """Return the number of GPUs that is stated for what starts there, None where none is."""
+    number, _ = _gpus(item, at, _requested(item, at)[1])
+    return str(number) if isinstance(number, int) else None
+
+
+def _requested(item: Item, at: Path) -> tuple[Path, Mapping[str, Any]]:
+    """Return a pod's resources with their path, () where it has none."""
+    declared = nearest(item, at, "resources", "limits") or nearest(item, at, "resources", "requests") or ()
+    return declared[:-1], mapping(get(item.data, *declared[:-1])) if declared else {}
 
 
 def _memory(item: Item, at: Path) -> tuple[dict[str, str], Path]:
@@ -246,8 +258,8 @@ def _listed_gpus(item: Item, at: Path) -> Iterator[tuple[Any, str]]:
 
 
 def _number(value: Any) -> int | str | None:
-    number = whole(text(value))
-    return (text(value) or None) if number is None else int(number)
+    written = text(value)
+    return 0 if written == "0" else (written or None) if (number := whole(written)) is None else int(number)
 
 
 def accelerators(item: Item, at: Path) -> tuple[str, int | None]:
@@ -385,9 +397,12 @@ def _shared_memory(item: Item, at: Path) -> str | None:
 
 def of_run(resources: Resources, run: ContainerRun) -> Resources:
     """Return what a container gets by the options of `docker run`."""
+    if run.of_machine:
+        return resources
     gpus = _passed([word for word in run.options if "/" in word], run.value("--gpus"))
     if gpus is None:
-        gpus = ALL if "nvidia" in run.value("--runtime") else 0 if "--privileged" not in run.options else None
+        is_open = run.has_unknown or "--privileged" in run.options
+        gpus = ALL if "nvidia" in run.value("--runtime") else None if is_open else 0
     shared = ((option, run.value(option)) for option in ("--ipc", "--shm-size"))
     larger = next((f"{option}={value}" for option, value in shared if value and value != "private"), "")
     limit = next(run.values("--memory", "-m"), "")
@@ -396,7 +411,7 @@ def of_run(resources: Resources, run: ContainerRun) -> Resources:
         gpu=resources.gpu or run.value(GPU_TYPE),
         gpus=gpus,
         gpu_key="",
-        shared_memory=larger,
+        shared_memory=larger or (None if run.has_unknown else ""),
         memory={"limits": limit} if limit else resources.memory,
     )
 

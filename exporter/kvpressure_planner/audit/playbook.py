@@ -45,13 +45,13 @@ def judged(check: str, engine: Engine, computed: Verdict) -> Verdict:
         reason = f"{computed.reason}: does not say that long prompts and bursts were tried"
         fix = annotation_fix(LOAD_TEST, f"{computed.reason} with long prompts and bursts")
         return replace(computed, status="fail", reason=reason, fix=fix)
-    if check == "memory-target" and computed.status == "pass":
+    if check == "memory-target" and computed.status != "fail":
         limit = engine.reading.limits.get("gpu_memory_utilization")
         share = engine.runtime.planning.memory_share if limit is None else limit.value
         most = MOST_SHARE_LONG if traffic(engine) & {"long", "bursty"} else MOST_SHARE
         if share > most:
             reason = f"{number(share)} is above {most}, the playbook's most; computed: {computed.reason}; {_WHY}"
-            return replace(computed, status="fail", reason=reason)
+            return replace(computed, status="fail", reason=reason, once="")
     return computed
 
 

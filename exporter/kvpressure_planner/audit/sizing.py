@@ -20,16 +20,16 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.launch import ANNOTATION_PREFIX
 from kvpressure_planner.audit.engine import Engine
 from kvpressure_planner.audit.places import GPU_ANNOTATION, requested_slice
-from kvpressure_planner.capacity.capacity_plan import Plan, batched_tokens, plan_model
+from kvpressure_planner.capacity.capacity_plan import Plan, batched_tokens, plan_model, smallest_pool
 from kvpressure_planner.capacity.case import PlannedTraffic
 from kvpressure_planner.capacity.drafts import with_drafts
-from kvpressure_planner.capacity.smallest import smallest_pool
 
 PROMPT: Final = f"{ANNOTATION_PREFIX}prompt-p95"
 OUTPUT: Final = f"{ANNOTATION_PREFIX}output-p95"
 """Annotations: the lengths of prompts and outputs at p95, in tokens, that the limits should allow."""
 ASKED: Final = ("(--model-config NAME=FILE)", f"(node selector, annotation {GPU_ANNOTATION}, or --gpu)")
 """What would tell what is not known."""
+ON_CPUS: Final = "it runs on CPUs, whose memory is not computed here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +113,9 @@ def size(engine: Engine, knowledge: Knowledge, thresholds: Thresholds) -> Sized 
     if part := requested_slice(engine.resources.requested):
         return f"a part of a GPU is requested ({part}), whose memory is not known here"
     gpu = gpu_named(engine.resources.gpu) if engine.resources.gpu else knowledge.gpu
-    if gpu is None:
+    if gpu is None or engine.on_cpus:
         which = f"the GPU {engine.resources.gpu!r} is not known" if engine.resources.gpu else "no GPU is named"
-        return f"{which} {ASKED[1]}"
+        return ON_CPUS if engine.on_cpus else f"{which} {ASKED[1]}"
     try:
         return _sized(engine, config, gpu, thresholds, knowledge)
     except (ModelConfigError, ValueError, KeyError) as error:
@@ -181,7 +181,7 @@ def _planned(sized: Sized, traffic: PlannedTraffic, thresholds: Thresholds) -> S
 def _memory(engine: Engine, gpu: Gpu) -> Memory:
     """Return the memory as the flags divide it. Raises ValueError with what is not known."""
     flags, options = engine.runtime.starting.flags, engine.reading.options
-    tensor, pipeline, data = (_rank(engine, option) for option in flags.divides(options))
+    tensor, pipeline, data = (rank_count(engine, option) for option in flags.divides(options))
     _require_known(engine)
     utilization = engine.reading.limits.get("gpu_memory_utilization")
     return Memory(
@@ -222,7 +222,8 @@ def _step(engine: Engine, gpu: Gpu) -> int:
     return large if sequences in {None, engine.runtime.audit.largest_sequences} else small
 
 
-def _rank(engine: Engine, option: str) -> int:
+def rank_count(engine: Engine, option: str) -> int:
+    """Return the number that an option divides by, 1 where it is not given. Raises ValueError for none."""
     given = engine.reading.options.get(option)
     if given is None:
         return 1

@@ -188,4 +188,4 @@ def _with_replicas(model: Model, base: Sequence[ConfigChange], changes: Sequence
     return None
 
 
-_NOBODY = Outcome(0.0, 0.0, 0.0, math.inf, math.inf, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0)
+_NOBODY = Outcome(0.0, 0.0, 0.0, math.inf, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0)

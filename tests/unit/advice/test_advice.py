@@ -2,12 +2,13 @@ from dataclasses import replace
 
 import pytest
 
-from kvpressure.advice.advise import Limit, Limits, advise, known_limits
+from kvpressure.advice.advise import Limit, Limits, known_limits
 from kvpressure.exposition.wording import by_time
 from kvpressure.model.action import AFTER, FIRST_STEPS, NOW
 from kvpressure.model.samples import CacheConfig
 from kvpressure.model.verdict import Cause, Evidence, Stage
 from tests.support.advice_cases import LIMITS, PRODUCTION, SHAPE, THRESHOLDS, advice, diagnosis, kv, limits
+from tests.support.advised import advise
 
 
 def keys(*args, **given):

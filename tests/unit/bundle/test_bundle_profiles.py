@@ -1,7 +1,5 @@
 """Rules beside exporters of the profile `fleet`."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Templates to files: thresholds reach every line and colour, and the files are what Grafana and Kubernetes read."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`kvpressure generate --flavour`: whose series a bundle reads, and what options mean for each."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every command that reads an engine's page takes the same options for certificates and tokens, and uses them."""
 
-from __future__ import annotations
-
 import json
 import socket
 import sys

@@ -1,7 +1,5 @@
 """How commands end when their reader goes away, and when they fail themselves: never as if something was found."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

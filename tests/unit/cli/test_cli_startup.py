@@ -1,7 +1,5 @@
 """What each command loads before it does anything: `--help` next to nothing, the others what they work with."""
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess

@@ -1,7 +1,5 @@
 """Completion as shells do it: bash and zsh at a terminal, fish by its own engine, kubectl through its script."""
 
-from __future__ import annotations
-
 import os
 import pty
 import re

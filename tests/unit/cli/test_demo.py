@@ -1,7 +1,5 @@
 """What the demo tells people to type fits the time that they have."""
 
-from __future__ import annotations
-
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from click.testing import CliRunner
@@ -34,7 +32,6 @@ def test_a_triage_ends_while_the_engine_is_still_collapsed(speed: float) -> None
     shown = Demo(speed)
     collapsed = next(phase.seconds for phase in shown.incident.phases if phase.note.startswith(COLLAPSED))
     seconds = triage_seconds(collapsed / speed)
-    assert seconds is not None
     assert SHORTEST_SECONDS <= seconds <= min(DEFAULT_SECONDS, collapsed / speed)
     (line,) = [line for line in shown._triage() if " triage " in line and "--duration" in line] or [None]
     assert (line is None) == (seconds == DEFAULT_SECONDS)

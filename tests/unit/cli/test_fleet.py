@@ -1,7 +1,5 @@
 """What `triage` prints and says of a workload of several replicas."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -75,7 +73,6 @@ def test_a_replica_that_serves_nothing_comes_before_all_else() -> None:
     (workload,) = workloads([hot, free, stuck, gone])
     others = "uneven: 100% of what waits on 1 replica would fit on the 1 of 2 that have room (longer requests)"
     assert (workload.word, workload.text) == ("lost", f"1 gone, 1 stuck of 4 replicas; of the others: {others}")
-    assert workload.worst is not None
     assert workload.worst.state in ("gone", "stuck")
     assert {finding.target for finding in workload.replicas[:2]} == {stuck.target, gone.target}
     (calm,) = workloads([free, replica(4, Cause.IDLE, 0.0)])
@@ -84,7 +81,6 @@ def test_a_replica_that_serves_nothing_comes_before_all_else() -> None:
 
 def test_what_is_the_matter_beside_a_verdict_stands_below_the_lines() -> None:
     failing, looping = replica(0, Cause.STUCK, 0.0), replica(1, Cause.HEALTHY, 0.2)
-    assert failing.view is not None
     assert looping.diagnosis is not None
     derived = {**failing.view.derived, "failed_requests_per_second": {"server_error": 2.0}}
     failing = replace(failing, view=replace(failing.view, derived=derived))
@@ -103,7 +99,6 @@ def test_what_is_the_matter_beside_a_verdict_stands_below_the_lines() -> None:
 
 def test_workloads_of_several_models_are_apart_and_what_was_never_read_is_of_none() -> None:
     one, two = replica(0, Cause.HEALTHY, 0.2), replica(1, Cause.HEALTHY, 0.2)
-    assert two.view is not None
     other = replace(two, view=replace(two.view, key=two.view.key._replace(model_name="qwen")))
     unread = Finding("other:8000", problem="connection refused")
     assert [len(found.replicas) for found in workloads([one, other, unread])] == [1, 1, 1]
@@ -129,7 +124,6 @@ def test_workloads_of_several_models_are_apart_and_what_was_never_read_is_of_non
 )
 def test_what_a_replica_does(cause: Cause, waiting: float, tokens: float, state: ReplicaState | None) -> None:
     view = replica(0, cause, 0.1, waiting).view
-    assert view is not None
     known = replace(view, derived={**view.derived, "tokens_per_second": {"generation": tokens}})
     assert replica_state(known, STATUSES["read"]) is state
     for word, lost in (("refused", ReplicaState.GONE), ("http_503", ReplicaState.UNREADABLE)):

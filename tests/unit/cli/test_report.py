@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -7,12 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from kvpressure.advice.advise import Place, advise
+from kvpressure.advice.advise import Place
 from kvpressure.cli import report
 from kvpressure.cli.findings import Finding, advice_json, advised, as_json, exit_code, worst_first
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.verdict import Cause, Evidence, Stage
 from tests.support.advice_cases import LIMITS, NOW, PROCESS, PRODUCTION, SHAPE, advice, diagnosis
+from tests.support.advised import advise
 from tests.support.observed import pressed_view
 from tests.support.printed import printed
 from tests.support.tools import check_golden

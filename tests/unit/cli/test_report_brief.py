@@ -1,17 +1,16 @@
 """What `triage` prints without an option: a verdict, three facts and one step for each engine."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
 
-from kvpressure.advice.advise import Place, advise
+from kvpressure.advice.advise import Place
 from kvpressure.cli.findings import Finding
 from kvpressure.cli.report import brief_report, facts_of
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.action import AFTER, step_without_gpu
 from tests.support.advice_cases import NOW, PRODUCTION
+from tests.support.advised import advise
 from tests.support.observed import pressed_view
 from tests.support.printed import printed
 

@@ -1,7 +1,5 @@
 """Detail, grounds and missing evidence where people read them: the page and triage."""
 
-from __future__ import annotations
-
 import html
 import io
 import re

@@ -1,7 +1,5 @@
 """Targets of URLs that somebody types."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

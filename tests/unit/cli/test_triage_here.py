@@ -1,7 +1,5 @@
 """`kvpressure triage` without an address: the engines of this machine are found by their pages."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

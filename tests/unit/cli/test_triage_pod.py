@@ -1,7 +1,5 @@
 """`kvpressure triage pod/NAME` through a stand-in for kubectl, with real pages of engines behind it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """How long `triage` samples, against a server on virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from dataclasses import dataclass

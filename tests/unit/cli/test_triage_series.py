@@ -1,7 +1,5 @@
 """`triage --prometheus`: which replicas are looked at, and how, at a real Prometheus that holds their past."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What surrounds engines, put together: settings that change, pods that have ended, sources with nothing to read."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """recommended: engines in trouble are followed while nobody looks, one at a time, and at little cost."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvpressure.advice.advise import Place, advise
+from kvpressure.advice.advise import Place
 from kvpressure.config.target import Target
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engine_state import Pipeline
@@ -17,6 +17,7 @@ from kvpressure.model.values import at
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView, role_of
 from kvpressure.signals.gateway import with_gateways
+from tests.support.advised import advise
 
 TARGET, SETTINGS, THRESHOLDS = Target("llama-0"), PipelineSettings(always_observed=True), load_thresholds()
 ENGINES = frozenset({"llama-0", "llama-1", "llama-2", "llama-3"})

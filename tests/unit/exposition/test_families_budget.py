@@ -22,7 +22,7 @@ from kvpressure.bundle import Options, load_rules
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.diagnosis.symptoms import NAMES
 from kvpressure.exposition import families
-from kvpressure.exposition.families import EXPORTER, FAMILIES, JSON_VALUES, STABLE
+from kvpressure.exposition.families import EXPORTER, FAMILIES, JSON_VALUES
 from kvpressure.model.family import Family, Scope
 from kvpressure.model.verdict import Cause
 from kvpressure.signals import kv_events, past, reading
@@ -30,6 +30,7 @@ from kvpressure.signals.batch import BATCH_BOUNDS
 from kvpressure.signals.octaves import MAX_SHOWN
 from kvpressure.signals.traffic import OUTPUT_BOUNDS, PROMPT_BOUNDS, SHAPE_QUANTILES
 from kvpressure.simulation import unconstrained
+from tests.support.metrics_reference import STABLE
 
 LARGEST: Final = 150
 """At 10,000 engines one and a half million series, which one Prometheus takes; `profile: fleet` is for more."""

@@ -1,7 +1,5 @@
 """Which incidents an alert of `ALERTS` belongs to: by pod, address, rank and model, and by time."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

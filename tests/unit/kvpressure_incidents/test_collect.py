@@ -1,7 +1,5 @@
 """Verdicts of one engine become incidents: where they begin and end, which cause they get, what is kept of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import count, repeat

@@ -1,7 +1,5 @@
 """Reports hold what was found, load nothing, and whatever an engine is called stays text."""
 
-from __future__ import annotations
-
 import pytest
 
 from kvpressure_incidents import words

@@ -1,7 +1,5 @@
 """Contexts that are evicted, looked back at in a Prometheus that scraped every 15 or 30 s."""
 
-from __future__ import annotations
-
 import json
 import lzma
 from typing import Any

@@ -1,7 +1,5 @@
 """Processes that read beside each other: one that is killed is a sentence, and none is left behind."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

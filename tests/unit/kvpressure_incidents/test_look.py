@@ -1,7 +1,5 @@
 """A whole look back at a real Prometheus that promtool filled with recordings and simulated engines of known truth."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace

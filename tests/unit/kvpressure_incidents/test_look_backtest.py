@@ -1,7 +1,5 @@
 """Two settings of thresholds on one past: what is the same, what is lost, new, or called otherwise."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from kvpressure.config.thresholds import load_thresholds

@@ -1,7 +1,5 @@
 """What else a real Prometheus has of engines: queues of gateways before them, their GPUs, and their roles."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

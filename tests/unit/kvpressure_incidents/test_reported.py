@@ -1,7 +1,5 @@
 """What an exporter reported at the time stands beside what a look back finds, and what it alone knew is not lost."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

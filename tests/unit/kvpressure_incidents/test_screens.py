@@ -1,7 +1,5 @@
 """What the first pass asks the server, and what it makes of the answers."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

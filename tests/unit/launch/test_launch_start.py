@@ -1,7 +1,5 @@
 """What a container starts where its command is a script of its own."""
 
-from __future__ import annotations
-
 import pytest
 
 from kvpressure.commandline.words import Budget

@@ -1,7 +1,5 @@
 """The budget of all sources: what one may take, whatever the others take, and how work is cut."""
 
-from __future__ import annotations
-
 import threading
 import time
 

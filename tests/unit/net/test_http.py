@@ -1,7 +1,5 @@
 """What is said of a connection that failed: each in its own words, with what to look at."""
 
-from __future__ import annotations
-
 import errno
 import ssl
 

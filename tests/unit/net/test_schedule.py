@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from kvpressure.net.schedule import GROUPS, SystemClock, Ticks, backoff_ticks, default_deadline_seconds, spread

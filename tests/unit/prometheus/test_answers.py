@@ -1,7 +1,5 @@
 """What an answer takes in memory is bounded by what it is long, whatever is in it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

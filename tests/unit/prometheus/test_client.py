@@ -1,7 +1,5 @@
 """Questions to a Prometheus that answers badly: what is said, what is asked again, what is asked in smaller pieces."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import pickle

@@ -1,7 +1,5 @@
 """GPUs of engines, as the series of a GPU exporter in a Prometheus have them."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import pytest

@@ -1,7 +1,5 @@
 """Limits that an exporter told in the same Prometheus count as declared ones do for the exporter itself."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Roles of engines where prefill and decode are apart, as a Prometheus has them."""
 
-from __future__ import annotations
-
 from typing import cast
 
 import pytest

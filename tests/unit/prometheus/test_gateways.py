@@ -1,7 +1,5 @@
 """Which engines are behind a gateway, by the pods that it lists and by where it is."""
 
-from __future__ import annotations
-
 import pytest
 
 from kvpressure.prometheus.gateways import Pool, behind

@@ -1,7 +1,5 @@
 """Who is there: engines that were relabelled in between, and those that a selector chooses on one page."""
 
-from __future__ import annotations
-
 import pytest
 
 from kvpressure.prometheus.answers import PrometheusError

@@ -1,7 +1,5 @@
 """Samples of a Prometheus, put together again, are the pages that were scraped."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any

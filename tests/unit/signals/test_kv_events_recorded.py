@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from kvpressure.advice.advise import Place, advise
+from kvpressure.advice.advise import Place
 from kvpressure.cli import report
 from kvpressure.cli.findings import Finding
 from kvpressure.exposition import Snapshot, text
@@ -16,6 +16,7 @@ from kvpressure.model.view import EngineView
 from kvpressure.signals.kv_events import NEWEST_SECONDS
 from kvpressure.simulation.calibrate_sessions import known_sessions
 from tests.lab.kv_events import saved, views
+from tests.support.advised import advise
 from tests.support.printed import printed
 from tests.support.tools import FIXTURES
 from tests.support.verdicts import THRESHOLDS

@@ -26,9 +26,18 @@ def hist(*counts: float, total: float = 0.0, bounds=(1.0, 2.0, INF)) -> Histogra
     return HistogramSample(bounds, tuple(counts), total)
 
 
-def test_a_counter_that_falls_is_a_restart_from_zero():
-    window = window_of({"steps": 100.0}, {"steps": 130.0}, {"steps": 7.0}, {"steps": 9.0})
-    assert window.points.growth("steps") == 30 + 9
+@pytest.mark.parametrize(
+    ("steps", "growth", "rate"),
+    [
+        ((100.0, 130.0, 7.0, 9.0), 30 + 9, 13),
+        ((None, 10.0, None, 50.0, None), 40, 20),
+        ((10.0,), None, None),
+    ],
+    ids=["a counter that falls is a restart from zero", "measured between polls that have it", "one reading"],
+)
+def test_growth_and_rate_of_a_counter(steps, growth, rate):
+    window = window_of(*({} if value is None else {"steps": value} for value in steps))
+    assert (window.points.growth("steps"), window.points.rate("steps")) == (growth, rate)
 
 
 def test_a_restart_that_the_counter_alone_does_not_show_is_known_from_the_page():
@@ -47,11 +56,6 @@ def test_a_missing_poll_changes_no_total_and_no_rate():
     for t in (0, 1, 2, 7, 8, 9, 10):
         window.add(float(t), sample(counters={"steps": 10.0 * t}))
     assert (window.points.growth("steps"), window.points.rate("steps")) == (100, 10)
-
-
-def test_a_signal_absent_from_some_polls_is_measured_between_those_that_have_it():
-    window = window_of({}, {"steps": 10.0}, {}, {"steps": 50.0}, {})
-    assert (window.points.growth("steps"), window.points.rate("steps")) == (40, 20)
 
 
 def test_a_mean_per_event_looks_back_just_far_enough():
@@ -102,11 +106,6 @@ def test_the_highest_batch_is_remembered_beyond_the_window_until_the_server_rest
     assert window.highest_running() == 5
     window.add(700.0, sample({"running": 2.0}), restarted=True)
     assert window.highest_running() == 2
-
-
-def test_one_reading_gives_no_delta():
-    assert window_of({"steps": 10.0}).points.growth("steps") is None
-    assert window_of({"steps": 10.0}).points.rate("steps") is None
 
 
 def test_readings_older_than_the_window_do_not_count():

@@ -67,7 +67,6 @@ def test_clients_are_found_in_the_middle_of_their_sessions():
 def test_means_of_sessions_are_those_of_their_bounds():
     assert AGENTS.think_seconds == pytest.approx(33 / math.log(40 / 7))
     assert AGENTS.mean_turns == 15
-    assert replace(AGENTS, longest=15_000).mean_turns == pytest.approx(1 + 7_000 / 1_500)
     assert AGENTS.thinking(2.0).think == (14.0, 80.0)
 
 

@@ -1,7 +1,5 @@
 """GPUs from dcgm-exporter's and AMD's pages: units, names, holders, what cannot be true, who reads a GPU already."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -124,7 +122,7 @@ async def exporter() -> AsyncIterator[tuple[Exporter, GpuExporterSource]]:
     async with TestServer(app) as server:
         source = made.source(str(server.make_url("/metrics")))
         yield made, source
-        await source.aclose()
+        await source._page.aclose()
 
 
 async def test_read_over_http_and_left_to_whoever_reads_them_too(exporter: tuple[Exporter, GpuExporterSource]) -> None:

@@ -1,7 +1,5 @@
 """The host source over time: intervals, containers that come and go, kernels without PSI, files that fail."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import itertools

@@ -1,7 +1,5 @@
 """What sources know is put together, and a source brings its own section of the settings."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
+from aiohttp import web
 
 from kvpressure.exposition import Snapshot, text
-from kvpressure.web.scrapes import Answer, Scrapes
+from kvpressure.web.scrapes import Scrapes
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
 
@@ -54,16 +55,16 @@ class World:
         self.now = snapshot(1.0)
         self.scrapes = Scrapes(lambda: self.now)
 
-    async def scrape(self, accept: str = "", encoding: str = "") -> Answer:
+    async def scrape(self, accept: str = "", encoding: str = "") -> web.Response:
         return await self.scrapes.answer(accept, encoding)
 
 
-def number(answer: Answer) -> float:
+def number(answer: web.Response) -> float:
     body = gzip.decompress(answer.body) if "Content-Encoding" in answer.headers else answer.body
     return float(body.split()[-1])
 
 
-async def begun(rendering: Rendering, scrape: asyncio.Task[Answer]) -> None:
+async def begun(rendering: Rendering, scrape: asyncio.Task[web.Response]) -> None:
     """Wait until the thread is in the middle of a page."""
     assert not scrape.done()
     event, loop = asyncio.Event(), asyncio.get_running_loop()

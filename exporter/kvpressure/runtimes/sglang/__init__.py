@@ -225,7 +225,7 @@ AUDIT: Final = Audit(
         "max_num_batched_tokens": "SGLang takes 2,048 to 16,384, by GPU",
         "gpu_memory_utilization": "SGLang takes 0.8 to 0.9, by GPU",
     },
-    defaults={"max_num_seqs": (2048, 4096), "max_num_batched_tokens": (2048, 4096, 8192, 16384)},
+    largest_step=16384,
     largest_sequences=4096,
     pooling=lambda options: "is-embedding" in options,
 )

@@ -128,7 +128,7 @@ AUDIT: Final = Audit(
         "max_num_batched_tokens": "TensorRT-LLM takes 8,192",
         "gpu_memory_utilization": "TensorRT-LLM takes 0.9 of what weights and buffers leave",
     },
-    defaults={"max_num_seqs": (2048,), "max_num_batched_tokens": (8192,)},
+    largest_step=8192,
     largest_sequences=2048,
 )
 

@@ -219,7 +219,7 @@ AUDIT: Final = Audit(
         "max_num_batched_tokens": "vLLM takes 2,048 to 16,384, by version and GPU",
         "gpu_memory_utilization": "vLLM takes 0.9 (0.92 in recent versions)",
     },
-    defaults={"max_num_seqs": (256, 1024), "max_num_batched_tokens": (2048, 8192, 16384)},
+    largest_step=16384,
     default_sequences=_default_sequences,
     largest_sequences=1024,
     needs_step=True,

@@ -77,6 +77,8 @@ NAMES: Final[Mapping[str, str]] = {
     "convert": "convert",
     "data-parallel-size": "data-parallel-size",
     "data-parallel-size-local": "data-parallel-size-l",
+    "device": "device",
+    "disaggregation-mode": "disaggregation-mode",
     "dtype": "dtype",
     "enable-expert-parallel": "enable-ex",
     "generation-config": "generation-c",
@@ -84,6 +86,7 @@ NAMES: Final[Mapping[str, str]] = {
     "headless": "headl",
     "hf-overrides": "hf-ov",
     "http-port": "http-port",
+    "is-prefill-worker": "is-prefill-worker",
     "kv-cache-dtype": "kv-cache-dtype",
     "kv-cache-memory-bytes": "kv-cache-mem",
     "kv-transfer-config": "kv-tr",
@@ -156,7 +159,12 @@ def transfer_config(options: Mapping[str, Given]) -> Mapping[str, Any] | None:
 
 
 def _role(options: Mapping[str, Given]) -> tuple[float, str] | None:
-    """Return the role of the KV connector; None without one, and for `kv_both`, which engines of either role have."""
+    """Return the role by Dynamo's options, else of the KV connector; None for `kv_both`, which either role has."""
+    mode, switch = options.get("disaggregation-mode"), options.get("is-prefill-worker")
+    if mode is not None and mode.text in ROLE_CODES:
+        return ROLE_CODES[mode.text], mode.written
+    if switch is not None:
+        return ROLE_CODES[PREFILL], switch.written
     config = transfer_config(options) or {}
     code = _ROLES.get(str(config.get("kv_role"))) if config.get("kv_connector") else None
     return None if code is None else (code, options["kv-transfer-config"].written)
@@ -281,7 +289,8 @@ def _image_serves(image: str, command: Words, args: Words, options: Sequence[Opt
     if not command and _is_like_vllm(name, options):
         return not args or base(args[0]) not in _OTHER_COMMANDS
     if name == KSERVE_MODULE:
-        on_gpu = not command and image.rsplit(":", 1)[-1].endswith("-gpu")
+        # Without a registry's prefix it is one that is built or put in later, under KServe's name.
+        on_gpu = not command and (image.rsplit(":", 1)[-1].endswith("-gpu") or "/" not in image)
         return on_gpu and all(map(_own_backend, options))
     if not _SERVERS.fullmatch(name) or _OTHERS.search(name):
         return False

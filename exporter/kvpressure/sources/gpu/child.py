@@ -15,10 +15,10 @@ import select
 import signal
 import sys
 import time
-from dataclasses import fields
-from typing import Any, BinaryIO, Final
+from dataclasses import asdict
+from typing import BinaryIO, Final
 
-from kvpressure.model.samples import GpuReport, GpuSample
+from kvpressure.model.samples import GpuReport
 from kvpressure.sources.gpu.backend import (
     FIRST_CODE,
     OTHER,
@@ -31,18 +31,11 @@ from kvpressure.sources.gpu.backend import (
 )
 
 PR_SET_PDEATHSIG: Final = 1
-_GPU_FIELDS: Final = tuple(field.name for field in fields(GpuSample))
-
-
-def as_dict(report: GpuReport) -> dict[str, Any]:
-    """Return a report as JSON-able values."""
-    gpus = [{name: getattr(gpu, name) for name in _GPU_FIELDS} for gpu in report.gpus]
-    return {"t": report.t, "gpus": gpus, "rejected": dict(report.rejected), "errors": dict(report.errors)}
 
 
 def encode(report: GpuReport) -> bytes:
     """Return one line, newline included. Raises ValueError for NaN or infinity, which the sieve must have dropped."""
-    return json.dumps(as_dict(report), allow_nan=False, separators=(",", ":")).encode() + b"\n"
+    return json.dumps(asdict(report), allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
 
 def take_stdout() -> BinaryIO:

@@ -14,11 +14,12 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
 from kvpressure.sources.gpu.backend import BackendError, GpuSettings, open_backend
-from kvpressure.sources.gpu.child import as_dict, die_with_parent, take_stdout
+from kvpressure.sources.gpu.child import die_with_parent, take_stdout
 from kvpressure.sources.gpu.process import child_environment
 
 LONGEST_LIST: Final = 128
@@ -121,7 +122,7 @@ class Redactor:
         """Replace names in any JSON-able value; what is filed under a key that speaks of a serial is replaced whole."""
         if isinstance(value, dict):
             return {self.text(name): self.tree(item, name) for name, item in value.items()}
-        if isinstance(value, list):
+        if isinstance(value, list | tuple):
             return [self.tree(item, key) for item in value]
         if "serial" in key.lower() and value not in (None, "", "N/A"):
             return f"serial-{self._number('serial', str(value))}"
@@ -172,7 +173,7 @@ def _dump(vendor: str, seconds: float, interval_seconds: float) -> dict[str, Any
         pool = open_backend(vendor, GpuSettings())
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            dump["reports"].append(as_dict(pool.read(time.time())))
+            dump["reports"].append(asdict(pool.read(time.time())))
             time.sleep(interval_seconds)
     except BackendError as error:
         dump["error"] = error.sentence

@@ -18,7 +18,7 @@ from kvpressure.model.environment import DeclaredLimit
 from kvpressure_planner.audit.engine import Engine
 from kvpressure_planner.audit.manifests import Manifests, get, sequence, text
 from kvpressure_planner.audit.model import Verdict
-from kvpressure_planner.audit.sizing import ASKED, NOTHING_KNOWN, Knowledge, Sized
+from kvpressure_planner.audit.sizing import ASKED, NOTHING_KNOWN, ON_CPUS, Knowledge, Sized
 
 TRAFFIC = "kvpressure.io/traffic"
 """Annotation: the requests that an engine is for, as words of TRAFFIC_WORDS with commas between them."""
@@ -105,8 +105,8 @@ def undecided(engine: Engine, limit: str) -> Verdict | None:
 
 
 def unsized(reason: str) -> Verdict:
-    """Return the verdict on an engine whose memory is not known; said once where an option would tell it."""
-    return Verdict("unknown", reason, once="all" if reason.endswith(ASKED) else "")
+    """Return the verdict on an engine whose memory is not known; said once where an option, or nothing, would tell."""
+    return Verdict("unknown", reason, once="all" if reason.endswith((*ASKED, ON_CPUS)) else "")
 
 
 def limit_fix(engine: Engine, name: str, value: str, why: str) -> str:

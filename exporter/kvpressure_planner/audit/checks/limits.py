@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kvpressure.launch import ANNOTATIONS
-from kvpressure.model.environment import DeclaredLimit
+from kvpressure.model.environment import PREFILL, DeclaredLimit, role_of_code
 from kvpressure_planner.audit.checks.context import (
     TRAFFIC,
     Context,
@@ -53,19 +53,12 @@ def _fitting(engine: Engine, context: Context) -> Verdict:
     if not isinstance(sized, str) and count is not None and not sized.refused:
         most = context.thresholds.advice.request_share_max_ratio
         return _beyond_states(engine, sized, (count, shown)) or _measured(engine, sized, (count, shown), most)
-    if limit is not None and limit.value not in engine.runtime.audit.defaults[_LIMIT]:
-        return Verdict("pass", f"{number(limit.value)} sequences")
-    return _unmeasured(shown, sized, is_declared=limit is not None)
-
-
-def _unmeasured(shown: str, sized: Sized | str, *, is_declared: bool) -> Verdict:
-    """Return what is known of a default, written down or not, of an engine whose memory is not."""
-    if isinstance(sized, str) and not is_declared:
+    if limit is not None:
+        return Verdict("pass", f"{shown} sequences")
+    if isinstance(sized, str):
         return unsized(sized)
-    if not isinstance(sized, str) and sized.refused:
-        return Verdict("fail", f"{shown}; {_NO_START}")
-    why = sized if isinstance(sized, str) else "the default is not known"
-    return Verdict("unknown", f"{shown}: whether they fit the KV cache is not known, {why}")
+    unknown = Verdict("unknown", f"{shown}: whether they fit the KV cache is not known, the default is not known")
+    return Verdict("fail", f"{shown}; {_NO_START}") if sized.refused else unknown
 
 
 def _beyond_states(engine: Engine, sized: Sized, in_force: tuple[int, str]) -> Verdict | None:
@@ -91,7 +84,7 @@ def _measured(engine: Engine, sized: Sized, in_force: tuple[int, str], share: fl
         return Verdict("fail", f"{shown}; {_NO_START}")
     if count <= fits:
         return Verdict("pass", f"{shown}: {number(fits)} fit the KV cache at their longest")
-    if engine.reading.limits.get(_LIMIT) is None or count in engine.runtime.audit.defaults[_LIMIT]:
+    if engine.reading.limits.get(_LIMIT) is None:
         reason = f"{shown}: {number(fits)} fit at their longest; how long they are is not known ({PROMPT}, {OUTPUT})"
         return Verdict("unknown", reason)
     room = f"{number(fits)} fit the KV cache at their longest"
@@ -167,7 +160,7 @@ def batched_tokens(engine: Engine, context: Context) -> Verdict:
     """
     if (verdict := undecided(engine, _STEP)) is not None:
         return verdict
-    limit, most = engine.reading.limits.get(_STEP), engine.runtime.audit.defaults[_STEP][-1]
+    limit, most = engine.reading.limits.get(_STEP), engine.runtime.audit.largest_step
     if limit is None:
         return Verdict("pass", f"not declared: {engine.runtime.audit.undeclared[_STEP]}")
     shown = number(limit.value)
@@ -247,6 +240,9 @@ def output_tokens(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 
         return _enforced(engine, limit)
     if engine.runtime.audit.pooling(engine.reading.options):
         return Verdict("pass", "a pooling model generates nothing")
+    role = engine.reading.limits.get("kv_role")
+    if role is not None and role_of_code(role.value) == PREFILL:
+        return Verdict("pass", f"{role.where}: it computes prompts for others, and answers with one token")
     if (verdict := undecided(engine, "max_output_tokens")) is not None:
         return verdict
     return Verdict("fail", "no limit: an output may run to the end of the context", _cap(engine, annotation))

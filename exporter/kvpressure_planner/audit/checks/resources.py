@@ -8,19 +8,17 @@ from typing import Final
 
 from kvpressure.capacity.arithmetic import GIB, size
 from kvpressure.capacity.memory import weights_step
-from kvpressure.commandline.options import whole
-from kvpressure_planner.audit.checks.context import Context, flag_fix, limit_fix, number, undecided
+from kvpressure_planner.audit.checks.context import Context, flag_fix, limit_fix, number, undecided, unsized
 from kvpressure_planner.audit.deployers import ALL, AS_NEEDED, CHARTS, COMPOSE
 from kvpressure_planner.audit.engine import Engine
 from kvpressure_planner.audit.manifests import get, mapping, text
 from kvpressure_planner.audit.model import Once, Verdict
 from kvpressure_planner.audit.places import KSERVE
-from kvpressure_planner.audit.sizing import Sized
-from kvpressure_planner.capacity.smallest import smallest_tensor_parallel
+from kvpressure_planner.audit.sizing import Sized, rank_count
+from kvpressure_planner.capacity.capacity_plan import smallest_tensor_parallel
 
 _LIMIT: Final = "gpu_memory_utilization"
 _ENOUGH: Final = 2
-_CPU: Final = re.compile(r"(^|[/:_-])cpu([_:-]|$)")
 _SLURM: Final = re.compile(r"^#SBATCH\b|\b(?:srun|sbatch)\b", re.MULTILINE)
 _GIVEN: Final = (
     "deploy:\n  resources:\n    reservations:\n      devices:\n"
@@ -31,21 +29,24 @@ PROCESS_BYTES: Final = 4 * GIB
 """Host memory of the API server and of each GPU's process: CUDA's libraries and buffers; most need less."""
 
 
-def memory_share(engine: Engine, context: Context) -> Verdict:
+def memory_share(engine: Engine, context: Context) -> Verdict | None:
     """Check: The server starts with its share of the GPU, and leaves room beside it.
 
     Weights and one longest request must fit into gpu_memory_utilization, or the server ends at once. A lower share
     shrinks the KV cache and is right after a device OOM alone; above 0.95 little is left for all else.
     """
     flags = engine.runtime.starting.flags
+    if engine.on_cpus:
+        return None
     if flags.sizes_pool in engine.reading.options:
         reason = f"--{flags.sizes_pool} sets the KV cache, and the share is not used"
         return Verdict("pass", reason, place=engine.option_place(flags.sizes_pool))
+    verdict = undecided(engine, _LIMIT)
     if why := engine.reading.unclear.get(flags.sizes_pool):
-        return Verdict("unknown", why)
-    not_modelled = Verdict("unknown", f"how {engine.runtime.title} fills a GPU's memory is not known here")
-    by_memory = engine.runtime.planning.by_memory
-    if (verdict := undecided(engine, _LIMIT) or (None if by_memory else not_modelled)) is not None:
+        verdict = Verdict("unknown", why)
+    elif verdict is None and not engine.runtime.planning.by_memory:
+        verdict = Verdict("unknown", f"how {engine.runtime.title} fills a GPU's memory is not known here")
+    if verdict is not None:
         return verdict
     limit, default = engine.reading.limits.get(_LIMIT), engine.runtime.planning.memory_share
     share = default if limit is None else limit.value
@@ -55,7 +56,7 @@ def memory_share(engine: Engine, context: Context) -> Verdict:
         reason = f"{shown} is above {number(most)}: what is needed beside weights and KV cache may not find room"
         return Verdict("fail", reason, _share(engine, sized, default))
     if isinstance(sized, str):
-        return Verdict("pass", f"{shown}, at most {number(most)}")
+        return unsized(sized) if limit is None else Verdict("pass", f"{shown}, at most {number(most)}")
     return _measured(engine, sized, shown)
 
 
@@ -112,9 +113,8 @@ def gpus(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every c
     needed, requested = _ranks(engine), engine.resources.gpus
     if needed is None:
         return _unknown_ranks(engine)
-    device = engine.reading.options.get("device")
-    if not requested and (_CPU.search(engine.image) is not None or (device is not None and device.text == "cpu")):
-        return Verdict("pass", "an image for CPUs")
+    if engine.on_cpus:
+        return Verdict("pass", "it runs on CPUs")
     if requested is None:
         return Verdict("unknown", f"the command needs {needed}; how many it gets is not given here")
     limits, requests = (mapping(get(engine.resources.requested, kind)) for kind in ("limits", "requests"))
@@ -190,17 +190,15 @@ def _ranks(engine: Engine) -> int | None:
     """Return the number of GPUs that the command uses on all of `_machines`, None where that is not known."""
     if engine.reading.hidden:
         return None
-    flags, count = engine.runtime.starting.flags, 1
-    tensor, pipeline, data = flags.divides(engine.reading.options)
-    for option in (tensor, pipeline, flags.data_local if flags.data_local in engine.reading.options else data):
-        if option in engine.reading.unclear:
-            return None
-        given = engine.reading.options.get(option)
-        number = 1 if given is None else whole(given.text)
-        if number is None:
-            return None
-        count *= int(number)
-    return count
+    flags, options = engine.runtime.starting.flags, engine.reading.options
+    tensor, pipeline, data = flags.divides(options)
+    divides = (tensor, pipeline, flags.data_local if flags.data_local in options else data)
+    if not engine.reading.unclear.keys().isdisjoint(divides):
+        return None
+    try:
+        return math.prod(rank_count(engine, option) for option in divides)
+    except ValueError:
+        return None
 
 
 def _machines(engine: Engine) -> int:

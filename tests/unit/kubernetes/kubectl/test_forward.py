@@ -1,7 +1,5 @@
 """A port-forward by a stand-in for kubectl: refusals, ends and starts anew."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """Limits in a configuration file that a pod mounts from a ConfigMap, as `triage pod/NAME` reads them."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import pytest

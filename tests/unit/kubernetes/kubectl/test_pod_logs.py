@@ -1,7 +1,5 @@
 """A pod's log as the API server gives it, counted by kind."""
 
-from __future__ import annotations
-
 import pytest
 
 from kvpressure.kubernetes.kubectl.pod_logs import report_of

@@ -1,7 +1,5 @@
 """kubectl is bounded in time and in what is read of it, and none is left running, however a command ends."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

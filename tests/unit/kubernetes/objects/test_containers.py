@@ -1,7 +1,5 @@
 """What a container's options come to where a variable among them is given, missing, or from a Secret or ConfigMap."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

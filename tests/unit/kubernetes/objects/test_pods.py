@@ -1,7 +1,5 @@
 """Pods in, engines out: which containers, which ports, which state; and that no pod can break the reader."""
 
-from __future__ import annotations
-
 import copy
 import ipaddress
 from typing import Any

@@ -1,7 +1,5 @@
 """Names of objects at the prompt, and selectors as kubectl takes them."""
 
-from __future__ import annotations
-
 import pytest
 
 from kvpressure.kubernetes import KubeError

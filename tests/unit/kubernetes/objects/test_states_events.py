@@ -1,7 +1,5 @@
 """Events: read into small records, and counted once each however often they are told."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -40,14 +38,12 @@ def test_an_event_is_read_with_its_count_and_times() -> None:
 def test_a_series_of_the_newer_api_counts_by_its_own_fields() -> None:
     series = {"count": 7, "lastObservedTime": "2025-11-03T09:10:00.123456Z"}
     found = read_event(event(count=None, firstTimestamp=None, lastTimestamp=None, series=series))
-    assert found is not None
     assert (found.count, found.first, found.last) == (7, 1762160400.0, pytest.approx(1762161000.123456))
 
 
 def test_an_event_on_the_node_has_no_subject() -> None:
     about = {"kind": "Node", "name": "gpu-1", "uid": "gpu-1"}
     found = read_event(event("SystemOOM", involvedObject=about))
-    assert found is not None
     assert (found.subject, found.container, found.reason) == ("", "", "SystemOOM")
 
 

@@ -1,7 +1,5 @@
 """Lists and watches are cut as a JSON reader would read them, and hostile ones cost next to nothing."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import tracemalloc

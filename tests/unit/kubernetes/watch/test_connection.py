@@ -1,7 +1,5 @@
 """What the daemon's client of the API server refuses and bounds; its requests as the server sees them."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,7 +1,5 @@
 """`incidents` with a server of no data: times, files that remember, files that cannot be written."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

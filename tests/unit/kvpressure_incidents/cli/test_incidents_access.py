@@ -1,7 +1,5 @@
 """How a Prometheus is reached: what is sent, what is refused, and that no secret is shown."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

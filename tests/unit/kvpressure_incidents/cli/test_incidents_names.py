@@ -1,7 +1,5 @@
 """Whatever engines are called, `incidents` tells of them, in text that is text in every report, and of the others."""
 
-from __future__ import annotations
-
 import html.parser
 import json
 from pathlib import Path

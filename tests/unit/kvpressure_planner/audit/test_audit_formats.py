@@ -1,7 +1,5 @@
 """What the SARIF 2.1.0 specification requires of a log file (section numbers in the tests)."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -145,8 +145,9 @@ def test_writing_a_default_down_changes_nothing(
     left_out, given = (
         sized(check, QWEN, *args, annotations=annotations, knowledge=knowledge).status for args in ([], [written])
     )
-    if written == "--max-model-len=40960" and knowledge == Knowledge():
-        assert left_out == "unknown"  # nobody can tell that this is the model's own length
+    is_known = knowledge == H100 and (annotations or check != "max-num-seqs")
+    if not is_known and check != "max-num-batched-tokens":
+        assert left_out == "unknown"  # nobody can tell that this is what the server would take
     else:
         assert left_out == given
 
@@ -207,8 +208,8 @@ def test_several_gpus_share_memory_and_one_does_not() -> None:
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
-        (["--max-num-seqs=1023"], "pass"),
-        (["--max-num-seqs=1024"], "unknown"),
+        (["--max-num-seqs=256"], "pass"),
+        (["--max-num-seqs=1024"], "pass"),
         (["--max-num-seqs=1025"], "fail"),
         (["--max-num-seqs=2"], "fail"),
         (["--max-num-seqs=3"], "pass"),
@@ -405,7 +406,7 @@ def test_a_cap_far_above_what_fits_fails_without_annotated_lengths_too() -> None
     assert fails.status == "fail"
     assert "only 2 fit the KV cache at their longest" in fails.reason
     assert sized("max-num-seqs", model, share, "--max-num-seqs=8").status == "pass"
-    assert sized("max-num-seqs", model, share, "--max-num-seqs=256").status == "unknown", "vLLM's own default"
+    assert sized("max-num-seqs", model, share, "--max-num-seqs=256").status == "fail", "as any other number"
 
 
 def test_more_sequences_than_tokens_in_a_step_have_one_reason_and_one_fix() -> None:

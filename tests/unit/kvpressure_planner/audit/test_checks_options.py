@@ -1,7 +1,5 @@
 """Options that some versions lack, by the version that the image's tag says."""
 
-from __future__ import annotations
-
 import pytest
 
 from kvpressure.config.thresholds import load_thresholds

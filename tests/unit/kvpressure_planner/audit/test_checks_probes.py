@@ -1,7 +1,5 @@
 """Probes that restart a server while it loads, or let requests reach it."""
 
-from __future__ import annotations
-
 import pytest
 
 from kvpressure.config.thresholds import load_thresholds

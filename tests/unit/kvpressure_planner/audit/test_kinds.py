@@ -1,7 +1,5 @@
 """Engines in objects and files that describe them by keys of their own."""
 
-from __future__ import annotations
-
 import pytest
 
 from kvpressure.config.thresholds import load_thresholds

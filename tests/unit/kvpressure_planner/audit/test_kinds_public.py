@@ -1,7 +1,5 @@
 """Files as public repositories have them, of every kind of start: each is one engine, and what it states is known."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import pytest
@@ -82,7 +80,7 @@ EXPECTED: Final = {
     "sky-serve.yaml": ("8192 - 0.95", "1"),
     "slurm-a100.sh": ("- 16 -", "1"),
     "slurm-a6000.sh": ("32768 - -", "4"),
-    "slurm-tp.sh": ("131072 - 0.9", "unknown"),
+    "slurm-tp.sh": ("131072 - 0.9", "2"),
     "slurm-typed.sh": ("16384 64 0.9", "1"),
     "srun-image.sh": ("- - 0.8", "8"),
     "srun.sh": ("16384 64 0.9", "2"),

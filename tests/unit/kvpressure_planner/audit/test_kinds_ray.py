@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -22,7 +20,6 @@ def test_the_configuration_in_a_ray_services_text_is_read_with_its_lines() -> No
     lines = (FIXTURES / "manifests" / "ray-service.yaml").read_text().split("\n")
     for name in limits:
         place = first.limit_place(name)
-        assert place.line is not None
         assert name in lines[place.line - 1]
     assert (first.resources.gpu, second.resources.gpu, second.annotations["kvpressure.io/prompt-p95"]) == (
         "H100",

@@ -93,9 +93,13 @@ def test_runtimes_that_nothing_uses_are_no_engines_of_a_cluster(live: bool) -> N
     assert len(audit(given, load_thresholds()).engines) == (0 if live else 1)
 
 
-def checked(container: str, check: str) -> Finding:
+def found(container: str) -> dict[str, Finding]:
     pod = f"kind: Pod\nmetadata: {{name: p}}\nspec:\n  containers:\n    - {container}\n"
-    return only(audit(read(pod, "f"), load_thresholds()))[check]
+    return only(audit(read(pod, "f"), load_thresholds()))
+
+
+def checked(container: str, check: str) -> Finding:
+    return found(container)[check]
 
 
 @pytest.mark.parametrize("check", ["input-tokens", "separate-long-requests"])
@@ -116,6 +120,9 @@ def test_other_accelerators_than_gpus_are_counted(device: str) -> None:
     assert (found.status, found.reason) == ("pass", "4, as the command needs")
 
 
+PREFILLS = "it computes prompts for others, and answers with one token"
+
+
 @pytest.mark.parametrize(
     ("command", "reason"),
     [
@@ -123,9 +130,11 @@ def test_other_accelerators_than_gpus_are_counted(device: str) -> None:
         ("vllm, serve, x, --runner=pooling", "a pooling model generates nothing"),
         ("python3, -m, sglang.launch_server, --model-path, x, --is-embedding", "a pooling model generates nothing"),
         ("vllm, serve, x, --task=generate", "no limit: an output may run to the end of the context"),
+        ("python3, -m, dynamo.vllm, --is-prefill-worker", f"--is-prefill-worker: {PREFILLS}"),
+        ("python3, -m, dynamo.vllm, --disaggregation-mode=prefill", f"--disaggregation-mode=prefill: {PREFILLS}"),
     ],
 )
-def test_a_model_that_generates_nothing_needs_no_limit_of_outputs(command: str, reason: str) -> None:
+def test_a_server_that_generates_nothing_needs_no_limit_of_outputs(command: str, reason: str) -> None:
     assert checked(f"{{image: x, command: [{command}]}}", "output-tokens").reason == reason
 
 
@@ -135,10 +144,13 @@ def test_a_model_that_generates_nothing_needs_no_limit_of_outputs(command: str, 
         ("public.ecr.aws/x/vllm-cpu-release-repo:v1", "pass"),
         ("vllm/vllm-openai-cpu:v1", "pass"),
         ("x/cpuish", "fail"),
+        ("x', resources: {limits: {nvidia.com/gpu: 0}}, args: [--device=cpu], name: 'y", "pass"),
     ],
 )
 def test_an_image_for_cpus_needs_no_gpu(image: str, status: str) -> None:
-    assert checked(f"{{image: '{image}', command: [vllm, serve, x]}}", "gpus").status == status
+    engine = f"{{image: '{image}', command: [vllm, serve, x]}}"
+    assert checked(engine, "gpus").status == status
+    assert ("memory-target" in found(engine)) == (status == "fail"), "a share of a GPU's memory"
 
 
 def test_gpus_without_a_limit_are_refused() -> None:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from kvpressure.config.thresholds import load_thresholds
@@ -67,6 +65,10 @@ def test_the_gpus_of_a_container_are_those_passed_to_it(gpus: str, expected: tup
         ("podman run --device nvidia.com/gpu=0 --device nvidia.com/gpu=1 vllm/vllm-openai --model x -tp 2", "pass"),
         ("docker run vllm/vllm-openai --model x", "fail"),
         ("docker run --privileged vllm/vllm-openai --model x", "unknown"),
+        ("#!/bin/sh\n#SBATCH --gres=gpu:2\nTP=$(nvidia-smi -L | wc -l)\nvllm serve x -tp $TP", "pass"),
+        ("#!/bin/sh\n#SBATCH --gres=gpu:2\nvllm serve x -tp $SLURM_GPUS_ON_NODE", "pass"),
+        ("#!/bin/sh\n#SBATCH --gres=gpu:2\nvllm serve x -tp $(nvidia-smi --format=csv | wc -l)", "unknown"),
+        ("vllm serve x -tp $(nvidia-smi -L | wc -l)", "unknown"),
     ],
 )
 def test_the_gpus_of_a_process_are_those_that_it_sees(script: str, status: str) -> None:
@@ -88,6 +90,15 @@ def test_the_shared_memory_of_a_container_is_its_own(more: str, status: str) -> 
         ("sudo podman run -it --rm -e A=B -v/a:/b vllm/vllm-openai --model x", ("--model", "x")),
         ("docker run --name vllm --network=host --init vllm/vllm-openai:v1 -tp 2", ("-tp", "2")),
         ("docker run --entrypoint python3 image -m vllm.entrypoints.openai.api_server --model x", ("--model", "x")),
+        ("docker run -d $OPTS -p 8:8 vllm/vllm-openai:v1 --model x", ("--model", "x")),
+        ("nerdctl run $(opts) -v a:b $IMAGE --max-num-seqs 8", ("--max-num-seqs", "8")),
+        ("docker run {{opts}} -p {{port}}:8 vllm/vllm-openai:v{{v}} --model x", ("--model", "x")),
+        ("docker run $IMAGE pip install vllm", None),
+        ("docker run --entrypoint bash vllm/vllm-openai --model x", None),
+        ("apptainer run --nv -B /a:/b docker://vllm/vllm-openai:v0.8 --model x", ("--model", "x")),
+        ("singularity run --nv --bind=a:b {{dir}}/some-vllm.sif --model x", ("--model", "x")),
+        ("apptainer instance run --nv x/vllm-openai_v0.8.sif name --model x", ("--model", "x")),
+        ("apptainer run ubuntu.sif --model x", None),
         ("docker run --name vllm ubuntu", None),
         ("docker run vllm/vllm-openai bash", None),
         ("docker pull vllm/vllm-openai", None),

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 
@@ -172,16 +170,13 @@ def test_batched_tokens_take_a_typical_prompt_in_one_step_within_vllms_defaults(
 def test_the_memory_target_shrinks_the_pool_and_says_so_in_numbers() -> None:
     plan = planned()
     target = plan.memory_target
-    assert target is not None
     assert target.utilization == 0.7
     assert target.pool_tokens == planned(memory=Memory((80 * GIB,), gpu_memory_utilization=0.7)).pool_tokens
-    assert target.max_num_seqs is not None
     assert target.max_num_seqs < plan.max_num_seqs
 
 
 def test_the_memory_target_shrinks_a_measured_pool_by_the_same_memory() -> None:
     plan = planned(memory=Memory((80 * GIB,), kv_cache_bytes=50 * GIB))
-    assert plan.memory_target is not None
     assert plan.memory_target.pool_tokens == pytest.approx(34 * GIB / (128 * 1024), rel=1e-3)
 
 
@@ -196,7 +191,6 @@ def test_the_memory_target_shrinks_a_measured_pool_by_the_same_memory() -> None:
 )
 def test_long_prompts_and_bursts_lower_the_memory_target(traffic: PlannedTraffic, target: float) -> None:
     plan = running(500_000, traffic, utilization=0.9)
-    assert plan.memory_target is not None
     assert plan.memory_target.utilization == target
 
 
@@ -207,9 +201,7 @@ def test_no_memory_target_is_given_to_who_is_at_it_already() -> None:
 def test_a_running_engines_smaller_pool_is_told_only_with_its_gpus_memory() -> None:
     known = {"utilization": 0.9, "bytes_per_token": 128 * 1024}
     without, with_memory = running(400_000, **known), running(400_000, **known, gpu_memory_bytes=80 * GIB)
-    assert without.memory_target is not None
     assert without.memory_target.pool_tokens is None
-    assert with_memory.memory_target is not None
     assert with_memory.memory_target.pool_tokens == 400_000 - 16 * GIB // (128 * 1024) - 1
 
 
@@ -224,7 +216,6 @@ def test_the_capacity_that_vllm_says_of_windowed_models_holds_far_fewer_short_re
     assert known.pool_bytes == pytest.approx(pool_bytes)
     assert known.max_num_seqs == int(pool_bytes * 0.9 / cost.request_bytes(4800))
     assert known.max_num_seqs < plan_running(engine, TRAFFIC, load_thresholds()).max_num_seqs / 2
-    assert known.memory_target is not None
     assert known.memory_target.max_num_seqs == int((pool_bytes - 16 * GIB) * 0.9 / cost.request_bytes(4800))
     assert any("counted with their window" in warning for warning in known.warnings)
 

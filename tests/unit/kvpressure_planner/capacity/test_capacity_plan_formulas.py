@@ -1,7 +1,5 @@
 """Each calculation of a plan comes to the value beside it, and is written as people compute it."""
 
-from __future__ import annotations
-
 import pytest
 
 from kvpressure.capacity.arithmetic import GIB, Step

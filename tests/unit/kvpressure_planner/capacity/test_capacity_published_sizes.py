@@ -1,7 +1,5 @@
 """The weights that are computed of each bundled model are as large as its files on the hub, where that is known."""
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

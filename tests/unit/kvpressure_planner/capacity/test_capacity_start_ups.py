@@ -1,7 +1,5 @@
 """What `plan` prints for the start-ups of vLLM in public reports is what the page says, and as near as it should be."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -56,7 +54,6 @@ def test_the_name_of_a_gpu_gives_about_the_pool_that_the_server_logged() -> None
         steps = {step["label"]: step["value"] for step in plan["steps"]}
         if unit == "blocks":
             found = re.search(r"blocks for ([\d,]+) sequences", " ".join(plan["warnings"]))
-            assert found is not None
             size, largest = number(found[1]), number(logged)
         else:
             size = (steps["KV pool"] if "KV pool" in steps else -steps["Memory missing"]) / GIB

@@ -1,7 +1,5 @@
 """A draft model and a layer of MTP or EAGLE have a KV cache and weights; guesses from the text alone have none."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -37,7 +35,6 @@ def test_an_mtp_layer_is_one_more_layer_that_attends(name: str) -> None:
 def test_the_file_of_deepseek_v3_is_as_large_as_its_weights_with_the_mtp_layer() -> None:
     """Its index: 688,586,727,753 bytes with the layer."""
     drafted = with_drafts(geometry("deepseek-ai/DeepSeek-V3"), config(method="deepseek_mtp"), known).weights
-    assert drafted is not None
     assert drafted.bytes == pytest.approx(688_586_727_753, rel=0.01)
 
 

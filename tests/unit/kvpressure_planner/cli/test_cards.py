@@ -1,7 +1,5 @@
 """`whatif` and `plan` with a card and a model: before anything runs, and the same engine on another card."""
 
-from __future__ import annotations
-
 import json
 import math
 

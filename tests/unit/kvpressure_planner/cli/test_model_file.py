@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from kvpressure.capacity.geometry import read_geometry
@@ -22,7 +20,6 @@ from tests.support.models import MODELS
 )
 def test_a_model_is_found_by_whatever_it_is_served_as(served: str) -> None:
     found = known_model(served)
-    assert found is not None
     assert found["num_hidden_layers"] == 48
 
 

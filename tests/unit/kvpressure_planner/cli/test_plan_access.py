@@ -1,7 +1,5 @@
 """`plan` reads an engine that demands a token and a client's certificate, with the options of every other command."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from kvpressure.model.samples import GpuReport, GpuSample
 from kvpressure.net.guard import Health
 from kvpressure.sources.gpu.process import take_report

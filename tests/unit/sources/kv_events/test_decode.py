@@ -1,7 +1,5 @@
 """Batches of KV events of every version, and of hostile publishers."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

@@ -1,7 +1,5 @@
 """Following a publisher: pyzmq's own sockets on loopback, gaps and replays, and publishers that mean harm."""
 
-from __future__ import annotations
-
 import os
 import socket
 import struct

@@ -1,7 +1,5 @@
 """Token ids are in the events, and nowhere else: not in memory, not in what is printed, logged or exported."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

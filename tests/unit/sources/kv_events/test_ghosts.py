@@ -1,7 +1,5 @@
 """The ghost list, against pools that are played through."""
 
-from __future__ import annotations
-
 import random
 import tracemalloc
 from collections import Counter, OrderedDict

@@ -1,7 +1,5 @@
 """Events of vLLM's own block pool, as its own classes encode them, against what the lab's ledger booked."""
 
-from __future__ import annotations
-
 import json
 import lzma
 from collections import Counter

@@ -1,7 +1,5 @@
 """Which lines tell of trouble, over the versions of vLLM, and which only look as if they did."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Lines to incidents: what counts once, what counts again, what is only shown."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 import pytest

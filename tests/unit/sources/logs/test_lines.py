@@ -1,7 +1,5 @@
 """Lines as container runtimes write them: any pieces, any chunks, the same text."""
 
-from __future__ import annotations
-
 import itertools
 import json
 
