@@ -19,15 +19,12 @@ def scaled_clock(start: float, speed: float, monotonic: Callable[[], float] = ti
     return lambda: start + (monotonic() - began) * speed
 
 
-def simulator_app(
-    server: SimulatedServer, clock: Callable[[], float], *, empty_filtered: bool | None = None
-) -> web.Application:
+def simulator_app(server: SimulatedServer, clock: Callable[[], float]) -> web.Application:
     """The application; its times come from `clock` (unix seconds).
 
-    `empty_filtered` answers a filtered request with an empty 200, as multi-process servers do (None: as this one
-    would). While the scenario restarts the server it answers 503.
+    A filtered request is answered with an empty 200 by servers of several processes. While the scenario restarts the
+    server it answers 503.
     """
-    empty = server.scenario.engine.multiprocess if empty_filtered is None else empty_filtered
 
     def answer(names: Sequence[str]) -> web.Response:
         try:
@@ -35,7 +32,7 @@ def simulator_app(
         except ServerDownError as error:
             return web.Response(status=503, text=f"{error}\n")
         if names:
-            page = b"" if empty else restrict(page, names)
+            page = b"" if server.scenario.engine.multiprocess else restrict(page, names)
         return web.Response(body=page, headers={"Content-Type": _TYPE})
 
     async def full(_: web.Request) -> web.Response:

@@ -99,9 +99,9 @@ def test_a_multi_process_page_hides_the_scheduler_until_the_first_request() -> N
 # -- HTTP
 
 
-def answering(engine: EngineConfig, **options: bool) -> TestClient:  # type: ignore[type-arg]
+def answering(engine: EngineConfig) -> TestClient:  # type: ignore[type-arg]
     server = SimulatedServer(Scenario("test", engine, (Phase("healthy", 60.0, (ClosedLoop(CHAT, 6),)),)), 1)
-    return TestClient(TestServer(simulator_app(server, lambda: server.start + 5.0, **options)))
+    return TestClient(TestServer(simulator_app(server, lambda: server.start + 5.0)))
 
 
 async def test_the_filter_is_honoured_behind_the_slash_and_ignored_without_it() -> None:

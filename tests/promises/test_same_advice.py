@@ -7,7 +7,7 @@ import pytest
 
 from kvpressure.cli.findings import EngineFacts, SampledTarget
 from kvpressure.cli.sampling import Sampler
-from kvpressure.cli.triage.run import Triage
+from kvpressure.cli.triage.live import Triage
 from kvpressure.config.settings import Settings
 from kvpressure.config.settings.load import Loaded
 from kvpressure.config.target import Target

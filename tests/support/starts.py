@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from kvpressure import launch as declared
 from kvpressure.commandline.programs import Launch, programs
-from kvpressure.commandline.words import Budget, Script, Words, settle
+from kvpressure.commandline.scripts import Script
+from kvpressure.commandline.words import Budget, Words, settle
 from kvpressure.launch import launch, read_start
 from kvpressure.model.environment import LIMIT_NAMES, DeclaredLimit
 

@@ -76,7 +76,7 @@ TAKES: Final[Mapping[Callable[[str], float | None], str]] = {
 
 _OPTION: Final = re.compile(r"--([A-Za-z][A-Za-z0-9_-]*)((?:\.[^=]*)?)(?:=(.*))?", re.DOTALL)
 _NEGATIVE: Final = re.compile(r"-[0-9.]+")
-_UNKNOWN: Final = re.compile(r"\$[({]?([A-Za-z_]\w*|[0-9@*])|(\$\(|`|\{\{)", re.ASCII)
+_UNKNOWN: Final = re.compile(r"\$(?:\{?|\((?=\w+\)))([A-Za-z_]\w*|[0-9@*])|(\$\(|`|\{\{)", re.ASCII)
 _UNRESOLVED: Final = re.compile(r"\$[A-Za-z_({@*]|`|\{\{")
 # Costs in a budget: a character of JSON may become an object in memory, a YAML event takes several steps to read.
 _JSON_CHARACTER: Final = 8

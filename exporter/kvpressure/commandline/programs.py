@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
+from kvpressure.commandline.options import unresolved
+from kvpressure.commandline.scripts import PERHAPS, Script
 from kvpressure.commandline.words import (
     NESTING,
     Budget,
     BudgetExceededError,
-    Script,
     Variables,
     Words,
+    as_written,
     expand,
     split,
 )
@@ -23,7 +25,11 @@ GPU_TYPE: Final = "--gpu-type"
 SHELLS: Final = frozenset(("sh", "bash", "dash", "ash", "zsh", "ksh"))
 _SHELL_FLAGS: Final = re.compile(r"-[abd-z]*c[a-z]*")
 _SHELL_FLAGS_WITH_VALUE: Final = frozenset(("-o", "+o", "-O", "--rcfile", "--init-file"))
-_CONTAINERS: Final = frozenset(("docker", "podman", "nerdctl"))
+_OF_MACHINE: Final = frozenset(("apptainer", "singularity"))
+_CONTAINERS: Final = frozenset(("docker", "podman", "nerdctl", *_OF_MACHINE))
+_MOST_IMAGES: Final = 16
+_SINGULARITY: Final = re.compile(r"(?:_([\w.-]*))?\.sif$")
+"""The tag in the name of a file that Singularity makes of an image."""
 _RUNPOD: Final = "runpodctl"
 _RUNPOD_OPTIONS: Final = {"--gpuCount": "--gpus", "--gpuType": GPU_TYPE, "--env": "--env"}
 """RunPod's options of a pod, and what they are called here."""
@@ -31,6 +37,9 @@ _RUNPOD_OPTIONS: Final = {"--gpuCount": "--gpus", "--gpuType": GPU_TYPE, "--env"
 _NO_VALUE: Final = re.compile(
     r"-[a-zA-Z].+|-[ditPq]|--.*=.*"
     r"|--(detach|help|init|interactive|no-healthcheck|privileged|publish-all|quiet|read-only|replace|rm|tty)"
+)
+_NO_VALUE_OF_MACHINE: Final = re.compile(
+    r"-[BHSWo].+|-[aceCfinpuw]+|--.*=.*|--(no-.*|nv|nvccli|rocm|contain(all)?|cleanenv|compat|fakeroot|writable(-tmpfs)?)"
 )
 # Programs that run their arguments as a command, and those that run one of them, or what follows, as a script.
 _WRAPPERS: Final = frozenset(("exec", "tini", "dumb-init", "nohup", "sudo", "env", "time"))
@@ -41,23 +50,9 @@ _RUN_TEXT: Final = frozenset((_BATCH, "eval", "ssh", "tmux", "screen", "su"))
 # Programs whose arguments may look like a launch, and start nothing.
 _TEXT_PROGRAMS: Final = frozenset(
     (
-        *(
-            "echo",
-            "printf",
-            "grep",
-            "egrep",
-            "pgrep",
-            "pkill",
-            "pip",
-            "pip3",
-            "curl",
-            "wget",
-            "which",
-            "test",
-            "[",
-            "[[",
-        ),
-        *("cat", "tee", "sed", "awk", "export", "alias", "cp", "kill", "log", "logger", "apt", "apt-get"),
+        *("echo", "printf", "grep", "egrep", "pgrep", "pkill", "pip", "pip3", "curl", "wget", "which"),
+        *("test", "[", "[[", "cat", "tee", "sed", "awk", "export", "alias", "cp"),
+        *("kill", "log", "logger", "apt", "apt-get"),
     )
 )
 
@@ -67,8 +62,8 @@ class Program:
     """One program that a command runs.
 
     `only_if` is the condition around it, `uncertain` are the variables that a condition may have set, with it. `env` is
-    its environment as far as it is stated, `image` that of its container in `docker run`, `files` are the texts that
-    here-documents wrote before, by path.
+    its environment as far as it is stated, `files` are the texts that here-documents wrote before, by path, and
+    `container` is the one whose command is a script that runs it. `lines` are its first and its last in the text.
     """
 
     words: Words
@@ -76,14 +71,20 @@ class Program:
     uncertain: Mapping[str, str] = field(default_factory=dict)
     env: Variables = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
+    container: ContainerRun | None = None
+    lines: tuple[int, int] = (1, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One start of a server: the arguments of its program, and its Python module where the runtime has several."""
+    """One start of a server: the arguments of its program, and its Python module where the runtime has several.
+
+    `container` is the one whose image starts it by itself.
+    """
 
     arguments: Words
     module: str = ""
+    container: ContainerRun | None = None
 
 
 def programs(
@@ -99,18 +100,31 @@ def programs(
     BudgetExceededError after the programs found before it.
     """
     words = tuple(expand(word, env, budget) for word in (*command, *args))
-    yield from _unwrap(Program(words, env=env, files=files or {}), budget, NESTING)
+    yield from _unwrap(Program(words, env=env, files=files or {}), budget, NESTING, set(), 0)
 
 
-def _unwrap(program: Program, budget: Budget, depth: int) -> Iterator[Program]:
-    found = _script(program.words, budget, program.files)
+def _unwrap(program: Program, budget: Budget, depth: int, ran: set[str], begin: int | None) -> Iterator[Program]:
+    """Yield the programs that one comes to.
+
+    `ran` are the scripts that ran; `begin` is the line before a script in the whole text, None within a command.
+    """
+    runs = container_runs(program.words)
+    inside = ((run, found) for run in runs if (found := _script(run.started, budget, program.files)) is not None)
+    run, found = next(inside, (None, None))
+    if run is not None:
+        program = replace(program, env={**program.env, **run.env()}, container=run)
+    elif not runs:
+        found = _script(program.words, budget, program.files)
     if found is None:
         if program.words:
-            yield program
+            # What a condition adds within a word leaves the word open.
+            words = (as_written(word).replace(PERHAPS, "") if PERHAPS in word else word for word in program.words)
+            yield replace(program, words=tuple(words))
         return
     if depth == 0:
         raise BudgetExceededError
     text, positional = found
+    ran.add(text)
     own = (word.partition("=") for word in program.words[: _OWN_VARIABLES if program.words[0] == "env" else 0])
     script = Script(text, {**program.env, **{name: value for name, equals, value in own if equals}}, budget, positional)
     for command in script.commands():
@@ -119,14 +133,20 @@ def _unwrap(program: Program, budget: Budget, depth: int) -> Iterator[Program]:
         inner = Program(
             command.words,
             command.only_if or program.only_if,
-            {**program.uncertain, **script.uncertain},
+            {**program.uncertain, **command.uncertain},
             {**script.values, **command.sets},
             {**program.files, **script.files},
+            program.container,
+            program.lines if begin is None else (begin + command.lines[0], begin + command.lines[1]),
         )
-        yield from _unwrap(inner, budget, depth - 1)
+        yield from _unwrap(inner, budget, depth - 1, ran, None)
     for path, written in script.files.items():
-        if path.startswith("<<"):  # the input of a command, such as `ssh HOST`
-            yield from _unwrap(Program(("sh", "-c", written), program.only_if, env=script.values), budget, depth - 1)
+        is_input = path.startswith("<<")  # of a command, such as `ssh HOST`
+        if is_input or (written not in ran and (path.endswith(".sh") or written.startswith("#!"))):
+            line = None if begin is None else begin + script.begins[path]
+            env = script.values if is_input else program.env
+            inner = replace(program, words=("sh", "-c", written), env=env)
+            yield from _unwrap(inner, budget, depth - 1, ran, line)
 
 
 def _script(words: Words, budget: Budget, files: Mapping[str, str]) -> tuple[str, Words] | None:
@@ -161,11 +181,27 @@ def _script(words: Words, budget: Budget, files: Mapping[str, str]) -> tuple[str
 
 @dataclass(frozen=True, slots=True)
 class ContainerRun:
-    """What `docker run` starts: the image, the arguments after it, and the options before it."""
+    """What `docker run` starts: the image, the arguments after it, and the options before it.
+
+    `of_machine`: it has the machine's devices and shared memory, as Apptainer's have. `has_unknown`: there may be more
+    options than these.
+    """
 
     image: str
     arguments: Words
     options: Words
+    of_machine: bool = False
+    has_unknown: bool = False
+
+    @property
+    def entrypoint(self) -> Words:
+        """The program in place of the image's own, () where none is given."""
+        return tuple(split(self.value("--entrypoint")))
+
+    @property
+    def started(self) -> Words:
+        """The command in it, as far as it is given."""
+        return (*self.entrypoint, *self.arguments)
 
     def value(self, option: str) -> str:
         """Return the value of an option, "" where it is not given."""
@@ -185,16 +221,37 @@ class ContainerRun:
 
 
 def container_run(words: Words) -> ContainerRun | None:
-    """Return the container that `docker run` or RunPod's command line starts, None for any other program."""
+    """Return the container that a program starts, None for any other program."""
+    return next(iter(container_runs(words)), None)
+
+
+def container_runs(words: Words) -> list[ContainerRun]:
+    """Return the container that `docker run`, Apptainer or RunPod's command line starts, [] for any other program.
+
+    Where something unknown comes before the image (`$OPTIONS`), it is the first of those that it may be.
+    """
     if words and base(words[0]) == _RUNPOD and "create" in words[1:3]:
-        return _runpod(words)
+        return [run] if (run := _runpod(words)) is not None else []
     at = next((i for i, word in enumerate(words[:4]) if base(word) in _CONTAINERS), None)
-    if at is None or "run" not in words[at + 1 : at + 3]:
-        return None
-    at = start = words.index("run", at) + 1
-    while at < len(words) and words[at].startswith("-"):
-        at += 1 if _NO_VALUE.fullmatch(words[at]) else 2
-    return ContainerRun(words[at], words[at + 1 :], words[start:at]) if at < len(words) else None
+    if at is None:
+        return []
+    of_machine, is_instance = base(words[at]) in _OF_MACHINE, words[at + 1 : at + 2] == ("instance",)
+    alone = of_machine and words[at + 1 : at + 2] != () and words[at + 1].endswith(".sif")
+    if "run" not in words[at + 1 : at + 3] and not alone:
+        return []
+    at = start = at + 1 if alone else words.index("run", at) + 1
+    no_value = _NO_VALUE_OF_MACHINE if of_machine else _NO_VALUE
+    found: list[ContainerRun] = []
+    while at < len(words) and len(found) < _MOST_IMAGES:
+        if words[at].startswith("-"):
+            at += 1 if no_value.fullmatch(words[at]) else 2
+            continue
+        image = _SINGULARITY.sub(r":\1", words[at]).rstrip(":") if of_machine else words[at]
+        found.append(ContainerRun(image, words[at + 1 + is_instance :], words[start:at], of_machine, bool(found)))
+        at += 1
+        if not unresolved(found[0].image):
+            break
+    return found
 
 
 def _runpod(words: Words) -> ContainerRun | None:

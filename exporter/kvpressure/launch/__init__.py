@@ -8,12 +8,20 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kvpressure.commandline.options import Given, Options, human, read_options, unknown_names
-from kvpressure.commandline.programs import Launch, Program, container_run, programs, talks
-from kvpressure.commandline.words import Budget, BudgetExceededError, Variables, Words, filled_word, settle
+from kvpressure.commandline.programs import (
+    ContainerRun,
+    Launch,
+    Program,
+    container_run,
+    container_runs,
+    programs,
+    talks,
+)
+from kvpressure.commandline.words import Budget, BudgetExceededError, Variables, Words, settle
 from kvpressure.model.environment import LIMIT_NAMES, DeclaredLimit
 from kvpressure.runtimes.registry import ASSUMED, RUNTIMES
 from kvpressure.runtimes.runtime import Runtime
-from kvpressure.runtimes.starting import DYNAMO, Flags
+from kvpressure.runtimes.starting import DYNAMO, Flags, Starting
 
 TOO_MUCH: Final = "the start command expands to more than can be read"
 """Why a start is cut that is longer than its budget."""
@@ -114,7 +122,7 @@ def read_start(
 
 def _server(runtime: Runtime, started: Launch, program: Program, args: Sequence[str] | None, budget: Budget) -> Server:
     """Read the options of a server; `args` are those of the image's own entrypoint, None where a command is given."""
-    run, own = container_run(program.words), runtime.starting
+    run, own = started.container or container_run(program.words), runtime.starting
     env = {**program.env, **run.env()} if run is not None else program.env
     words = started.arguments
     if run is not None or args is not None:
@@ -123,7 +131,8 @@ def _server(runtime: Runtime, started: Launch, program: Program, args: Sequence[
     if run is not None:
         words = (*(own.variables(run.image, env) or ()), *words)
     options = read_options(words, program.files, budget, own.flags.dialect)
-    return Server(words, runtime, started.module, options, replace(program, env=env))
+    container = run or program.container
+    return Server(words, runtime, started.module, options, replace(program, env=env, container=container))
 
 
 def launch(words: Words) -> tuple[Runtime, Launch] | None:
@@ -135,17 +144,26 @@ def launch(words: Words) -> tuple[Runtime, Launch] | None:
 
 
 def _launched_image(words: Words) -> tuple[Runtime, Launch] | None:
-    """Return the server that an image's own entrypoint starts in `docker run`."""
-    run = container_run(words)
-    if run is None:
-        return None
-    served = (
-        one
-        for one in RUNTIMES
-        if one.starting.image_serves(run.image, (), run.arguments, ())
-        or one.starting.variables(run.image, {}) is not None
-    )
-    return next(((runtime, Launch(run.arguments)) for runtime in served), None)
+    """Return the server that an image's own entrypoint starts in `docker run`: by its name, else by its options."""
+    runs = container_runs(words)
+    named = [(run, False) for at, run in enumerate(runs) if not at or "/" in run.image or ":" in run.image]
+    for run, by_options in (*named, *((run, True) for run in runs)):
+        for runtime in RUNTIMES:
+            if _image_starts(runtime.starting, run, by_options=by_options):
+                return runtime, Launch(run.arguments, container=run)
+    return None
+
+
+def _image_starts(own: Starting, run: ContainerRun, *, by_options: bool) -> bool:
+    options = []
+    if by_options:
+        first, dialect = next(iter(run.arguments), ""), own.flags.dialect
+        if first[:2] != "--" or dialect.full_name(first[2:].partition("=")[0]) is None:
+            return False
+        options.append(read_options(run.arguments, {}, Budget(), dialect))
+    elif own.variables(run.image, {}) is not None:
+        return True
+    return own.image_serves(run.image, run.entrypoint, run.arguments, options)
 
 
 def runtime_of(image: str, start: Start) -> Runtime | None:
@@ -187,6 +205,8 @@ _CONDITION: Final = "a condition decides about"
 _SHOWN: Final = 80
 _SHOWN_WORDS: Final = 2
 _MOST_NAMES: Final = 6
+_UNJUDGED: Final = frozenset(("port", "http-port", "served-model-name"))
+"""Options that no limit depends on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,14 +293,19 @@ def _notes(server: Server, options: Mapping[str, Given]) -> Iterator[str]:
     """Yield what the values depend on: a condition, and variables."""
     program = server.program
     if program.only_if:
-        yield f"only if {program.only_if} says so"
-    if names := dict.fromkeys(name for given in options.values() for name in given.unless):
+        yield f"only if {program.only_if}"
+    if names := dict.fromkeys(name for key, given in options.items() if key not in _UNJUDGED for name in given.unless):
         yield f"as stated here, unless set elsewhere: {_listed([f'${name}' for name in names])}"
-    names = dict.fromkeys(name for word in server.words for name in unknown_names(word))
+    every, told = {**server.options.given, **server.options.perhaps}, server.words[:1]
+    judged = (*told, *(given.text for name, given in every.items() if name not in _UNJUDGED), *server.options.hidden)
+    of_judged = {name for word in judged for name in unknown_names(word)}
+    names = dict.fromkeys(name for word in server.words for name in unknown_names(word) if name in of_judged)
     if names:
         yield f"not known: {_listed([*names])}"
-    for name, condition in list(program.uncertain.items())[:_MOST_NAMES]:
-        yield f"only if {condition} says so: ${name}"
+    unjudged = {name for word in program.words for name in unknown_names(word)} - names.keys()
+    uncertain = {name: condition for name, condition in program.uncertain.items() if f"${name}" not in unjudged}
+    for name, condition in list(uncertain.items())[:_MOST_NAMES]:
+        yield f"only if {condition}: ${name}"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -292,8 +317,8 @@ def _model(words: Sequence[str], options: Mapping[str, Given], option: str) -> s
     """Return the model of its option, or the first word behind the program."""
     if option in options:
         given = options[option]
-        return filled_word(given.text, given.value_as_written)
-    return words[0] if words and not words[0].startswith("-") else ""
+        return given.text
+    return str(words[0]) if words and not words[0].startswith("-") else ""
 
 
 def _note(

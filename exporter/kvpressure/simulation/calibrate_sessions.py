@@ -44,7 +44,7 @@ def step_seconds(
     """Divide the time of the intervals among steps, sequences and prompt tokens, with no prior. Raises UnknownError.
 
     `steps` leans on a prior of cards, and puts down to the tokens that precede a prompt's what here shows by itself:
-    with it, 32 of 39 of the lab's hits were within 0.05 where 35 are (`bench/working_set`).
+    with it, 32 of 39 of the lab's hits were within 0.05 where 35 are (`bench/advice/eviction.py`).
 
     `prefill` is the mean time from admission to first token and the tokens computed in it; it says what a prompt's
     token takes where the intervals are too much alike to. `per_sequence` is the share of a step's time that grows with

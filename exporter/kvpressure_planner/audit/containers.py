@@ -25,14 +25,7 @@ IMAGES: Final = ("image", "imageName", "image_name", "Image", "container_image",
 ENTRYPOINTS: Final = ("entrypoint", "entryPoint", "Entrypoint", "dockerEntrypoint")
 COMMANDS: Final = ("command", "ExecStart", "run", "script", "shell", "cmd", "Cmd", "start_command")
 ARGUMENTS: Final = (
-    "args",
-    "arguments",
-    "dockerStartCmd",
-    "docker_start_cmd",
-    "dockerArgs",
-    "docker_args",
-    "Exec",
-    "extraArgs",
+    *("args", "arguments", "dockerStartCmd", "docker_start_cmd", "dockerArgs", "docker_args", "Exec", "extraArgs"),
 )
 VARIABLES: Final = ("env", "environment", "envs", "Env", "Environment", "env_vars", "environmentVariables", "extraEnv")
 STARTS: Final = frozenset((*IMAGES, *ENTRYPOINTS, *COMMANDS, *ARGUMENTS, *VARIABLES))
@@ -138,7 +131,7 @@ def _words(spec: Mapping[str, Any], keys: Sequence[str], *, docker: bool) -> Ite
         if isinstance(value, str):
             written = value.lstrip(_EXEC_MARKS) if key == "ExecStart" else value
             if "{{" in written:
-                written = _JINJA.sub(lambda match: match[0].replace(" ", ""), written)
+                written = _squeezed(written)
             in_shell = key in SCRIPTS or (key in COMMANDS and not docker and _OPERATORS.search(value.strip()))
             yield from ("sh", "-c", written) if in_shell else _split(written)
         elif is_list(value, str):
@@ -271,6 +264,11 @@ _JINJA: Final = re.compile(
 )
 
 
+_TEMPLATE: Final = re.compile(r"\{\{[^\n{}]{0,400}\}\}")
+_BLANK: Final = re.compile(" ")
+_NO_WORD: Final = re.compile(r"[^\w.:/{}-]")
+
+
 @dataclass(frozen=True, slots=True)
 class Documents:
     """Fills in `{{ name }}` and `${var.name}` of a document's own variables."""
@@ -306,7 +304,12 @@ def as_shell(written: str, stated: Mapping[str, str]) -> tuple[str, dict[str, st
             env[name] = filled_word(value, f"${{{name}}}", [name])
         return f"${{{name}}}" if known or match[1] else match[0]
 
-    return _JINJA.sub(shown, written), env
+    return _squeezed(_JINJA.sub(shown, written)), env
+
+
+def _squeezed(written: str) -> str:
+    """Return a text with what a template fills in as one word each: without blanks, quotes and operators."""
+    return _TEMPLATE.sub(lambda match: (_BLANK if _JINJA.fullmatch(match[0]) else _NO_WORD).sub("", match[0]), written)
 
 
 def stated_in(outer: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -100,7 +100,6 @@ class Engine:
     model: str = ""
     image: str = ""
     findings: tuple[Finding, ...] = ()
-    _places: dict[str, Place] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def namespace(self) -> str:
@@ -136,11 +135,6 @@ class Engine:
 
     def option_place(self, option: str) -> Place:
         """Return the line that sets `option` (without dashes), in the container or in its configuration file."""
-        if option not in self._places:  # several checks are about one option, and looking for its line is slow
-            self._places[option] = self._find_option(option)
-        return self._places[option]
-
-    def _find_option(self, option: str) -> Place:
         given = self.reading.options.get(option)
         if given is None:
             return self.arguments_place()

@@ -19,6 +19,7 @@ SCRIPT: Final = "script"
 _SECTION: Final = re.compile(r"\[([A-Za-z]\w*)\]\s*")
 _SETTING: Final = re.compile(r"([A-Za-z]\w*)\s*=\s*(.*)")
 _UNIT: Final = re.compile(r"^\[(Service|Container|Unit)\]\s*$", re.MULTILINE)
+_EXEC_SCRIPT: Final = re.compile(r"^ExecStart=[^\n]*?(/[\w./-]+\.sh)\b", re.MULTILINE)
 _HCL: Final = re.compile(
     r"^[ \t]*(job|resource|variable|module|locals|group|task|terraform)\b[^\n={]*\{[ \t]*(#.*)?$", re.MULTILINE
 )
@@ -39,7 +40,9 @@ _LANGUAGES: Final = _SHELLS | {"", "json", "yaml", "yml"}
 def named_format(text: str, name: str) -> str:
     """Return the format of a text by its file's name and its beginning: "unit", "hcl", "script", "" for YAML."""
     name = name.lower()
-    if name.endswith((".service", ".container")) or (_UNIT.search(text) and "ExecStart" in text[: 1 << 16]):
+    runs = _EXEC_SCRIPT.search(text)  # a script that the text may write itself
+    of_unit = _UNIT.search(text) and "ExecStart" in text[: 1 << 16] and (runs is None or text.count(runs[1]) == 1)
+    if name.endswith((".service", ".container")) or of_unit:
         return "unit"
     if name.endswith((".hcl", ".nomad", ".tf")):
         return "hcl"

@@ -398,9 +398,12 @@ def _shared_memory(item: Item, at: Path) -> str | None:
 
 def of_run(resources: Resources, run: ContainerRun) -> Resources:
     """Return what a container gets by the options of `docker run`."""
+    if run.of_machine:
+        return resources
     gpus = _passed([word for word in run.options if "/" in word], run.value("--gpus"))
     if gpus is None:
-        gpus = ALL if "nvidia" in run.value("--runtime") else 0 if "--privileged" not in run.options else None
+        is_open = run.has_unknown or "--privileged" in run.options
+        gpus = ALL if "nvidia" in run.value("--runtime") else None if is_open else 0
     shared = ((option, run.value(option)) for option in ("--ipc", "--shm-size"))
     larger = next((f"{option}={value}" for option, value in shared if value and value != "private"), "")
     limit = next(run.values("--memory", "-m"), "")
@@ -409,7 +412,7 @@ def of_run(resources: Resources, run: ContainerRun) -> Resources:
         gpu=resources.gpu or run.value(GPU_TYPE),
         gpus=gpus,
         gpu_key="",
-        shared_memory=larger,
+        shared_memory=larger or (None if run.has_unknown else ""),
         memory={"limits": limit} if limit else resources.memory,
     )
 

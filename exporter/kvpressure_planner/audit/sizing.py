@@ -181,7 +181,7 @@ def _planned(sized: Sized, traffic: PlannedTraffic, thresholds: Thresholds) -> S
 def _memory(engine: Engine, gpu: Gpu) -> Memory:
     """Return the memory as the flags divide it. Raises ValueError with what is not known."""
     flags, options = engine.runtime.starting.flags, engine.reading.options
-    tensor, pipeline, data = (_rank(engine, option) for option in flags.divides(options))
+    tensor, pipeline, data = (rank_count(engine, option) for option in flags.divides(options))
     _require_known(engine)
     utilization = engine.reading.limits.get("gpu_memory_utilization")
     return Memory(
@@ -222,7 +222,8 @@ def _step(engine: Engine, gpu: Gpu) -> int:
     return large if sequences in {None, engine.runtime.audit.largest_sequences} else small
 
 
-def _rank(engine: Engine, option: str) -> int:
+def rank_count(engine: Engine, option: str) -> int:
+    """Return the number that an option divides by, 1 where it is not given. Raises ValueError for none."""
     given = engine.reading.options.get(option)
     if given is None:
         return 1

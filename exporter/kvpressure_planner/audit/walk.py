@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from kvpressure.commandline.options import unresolved
-from kvpressure.commandline.programs import base, container_run
+from kvpressure.commandline.programs import base
 from kvpressure.commandline.words import Budget, BudgetExceededError, Filling
 from kvpressure.config.strict_yaml import Path
 from kvpressure.launch import ANNOTATION_PREFIX, Reading, Server, Start, annotated, read_limits, runtime_of
@@ -59,7 +59,7 @@ _DOCUMENT: Final = re.compile(
     r"^\[(Service|Container)\]",
     re.MULTILINE,
 )
-_MAPPING: Final = re.compile(r"(?:[ \t]*(?:#.*)?\n)*[ ]*[\w-]+:(?:[ ][^\n]*)?\n")
+_MAPPING: Final = re.compile(r"(?:[^\S\n]*(?:#[^\n]*)?\n)*+[ ]*[\w-]+:(?:[ ][^\n]*)?\n")
 """A text that begins as a YAML mapping does: a chart's values, whatever their keys."""
 _ANNOTATED: Final = re.compile(rf"^#\s*({re.escape(ANNOTATION_PREFIX)}[\w-]+):\s*(.+?)\s*$", re.MULTILINE)
 _EMBEDDED: Final = 3
@@ -146,7 +146,7 @@ class _Walk:
         if STARTS.isdisjoint(value):
             yield from self._below(value, at, stated, set())
             return
-        script = next((key for key in SCRIPTS if isinstance(value.get(key), str)), "")
+        script = next((key for key in COMMANDS if key in SCRIPTS and isinstance(value.get(key), str)), "")
         where = (*at, script) if script else at
         start = list(self._started(describe(self.item, at, self.given, stated), where))
         taken = any(isinstance(part, Engine) for part in start)
@@ -284,8 +284,8 @@ class _Walk:
     def _written(self, start: Start) -> list[str]:
         """Return the documents that here-documents write, but for those that a server of the script reads."""
         used = {word for server in start.servers for word in server.words}
-        written = ((path, value) for path, value in start.written.items() if path not in used)
-        return [value for _, value in written if _DOCUMENT.search(value) or value.lstrip()[:1] == "{"]
+        written = (value for path, value in start.written.items() if path not in used and value[:2] != "#!")
+        return [value for value in written if _DOCUMENT.search(value) or value.lstrip()[:1] == "{"]
 
     def _engine(
         self,
@@ -304,7 +304,7 @@ class _Walk:
         annotations = self._annotations(metadata)
         reading = annotated(reading, annotations)
         resources = places.resources(item, at, annotations)
-        run = None if server is None else container_run(server.program.words)
+        run = None if server is None else server.program.container
         image = described.image
         if run is not None:
             image = run.image

@@ -8,7 +8,8 @@ import shlex
 from random import Random
 
 from kvpressure.commandline.options import unresolved
-from kvpressure.commandline.words import STEP, Budget, BudgetExceededError, Script, Words, expand
+from kvpressure.commandline.scripts import Script
+from kvpressure.commandline.words import STEP, Budget, BudgetExceededError, Words, expand
 from tests.fuzz import starts
 from tests.fuzz.target import Target, expect
 

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from kvpressure.commandline.options import unresolved
 from kvpressure.commandline.programs import programs
-from kvpressure.commandline.words import NESTING, STEP, Budget, BudgetExceededError, Script, as_written, expand
+from kvpressure.commandline.scripts import Script
+from kvpressure.commandline.words import NESTING, STEP, Budget, BudgetExceededError, as_written, expand
 from tests.support.starts import commands, launches
 
 SIGNS = "ab '\"\\$(){}`#\n;&|<>=@1:-\x00é"
@@ -72,8 +73,9 @@ def test_what_assigns_something_else_changes_nothing(script: str) -> None:
 def test_the_innermost_condition_is_told_without_what_it_compares() -> None:
     script = "if [ $A = hunter2 ]; then\n case $B in\n  secret) a ;;\n esac\n b\nelse\n c\nfi\nd"
     found = {one.words[0]: one.only_if for one in programs(["sh", "-c", script], [], {}, Budget())}
-    assert found["a"] == "the condition in line 2 of its script ($B)"
-    assert found["b"] == found["c"] == "the condition in line 1 of its script ($A)"
+    assert found["a"] == "the condition in line 3 of its script ($B) says so"
+    assert found["b"] == "the condition in line 1 of its script ($A) says so"
+    assert found["c"] == "the condition in line 1 of its script ($A) says otherwise"
     assert found["d"] == ""
 
 
@@ -202,6 +204,8 @@ def test_a_variable_falls_into_words_unless_it_is_quoted() -> None:
 
 def test_defaults_stand_in_for_variables_that_nobody_set() -> None:
     assert commands("a ${X:-1} ${X-2} ${Y:-3} ${Z:-3}", {"Y": "", "Z": "4"}) == [("a", "1", "2", "3", "4")]
+    quoted = '${X:-"1"} ${X:-\'2\'} "${X:-"3"}" ${Z:+"4"}'
+    assert commands(f"a {quoted}", {"Z": "1"}) == [("a", "1", "2", "3", "4")]
 
 
 def test_what_only_running_would_tell_stays_as_it_was_written() -> None:

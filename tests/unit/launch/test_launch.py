@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import assume, given
@@ -169,11 +170,17 @@ def test_options_under_a_condition_leave_open_what_they_are_of_and_nothing_else(
     assert bool(reading.hidden) == ("$(cat" in script or script.startswith("if"))
 
 
+IF = "only if the condition in line 1 of its script says so"
 AROUND = [
-    ("if x; then {}; fi", "only if the condition in line 1 of its script says so"),
-    ("if [ $ROLE = a ]; then\n  N=2\nfi\n{}", "only if the condition in line 1 of its script ($ROLE) says so: $N"),
-    ("while x; do A=1; done; {}", "only if a loop says so: $A"),
-    ("for p in 1 2; do {} --port $p & done", "not known: $p"),
+    ("if [ $D ]; then\n  export L=D\nfi\n{}", "only if the condition in line 1 of its script ($D) says so: $L"),
+    ("if x; then {}; fi", IF),
+    (
+        "if [ $R ]; then\n  N=2\n export HIP_VISIBLE_DEVICES=2\nfi\n{}",
+        f"{IF.replace(' says', ' ($R) says')}: $HIP_VISIBLE_DEVICES",
+    ),
+    ("while x; do A=1; done; {}", ""),
+    ("if x; then P=2; fi; {} --port $P", ""),
+    ("for p in 1 2; do {} --port $p & done", ""),
     ("case $R in a) {};; esac", "only if the condition in line 1 of its script ($R) says so"),
     ("start() {{ {}; }}; start", ""),
     ("log() {{ echo; }}\nexec {}", ""),
@@ -188,9 +195,34 @@ AROUND = [
     ("eval 'if x; then {}; fi'", "only if the condition in line 1 of its script says so"),
     ("ssh gpu-1 '{}'", ""),
     ("ssh gpu-1 <<END\n{}\nEND", ""),
+    ("cat > run.sh <<'END'\n{} \\\n --dtype half\nEND\nchmod +x run.sh", ""),
+    ("cat <<END | sudo tee /x/run\n#!/bin/sh\n{} \\\\\n --dtype half\nEND", ""),
+    ("tee run.sh <<END\ndocker run -d own {}\nEND\nbash run.sh", ""),
+    ('docker run --entrypoint bash own -c "{}"', ""),
+    ('podman run -d $OPTS -p 1:1 --entrypoint /bin/bash "$IMAGE" -lc "{}"', ""),
+    ("docker run -e A=1 --entrypoint sh vllm/vllm-openai -c '{}'", ""),
     ("sudo -u llm nohup {} &", ""),
     ('[ -n "$X" ] && exec {}', "only if the test before it says so"),
+    ('C="{}"; [ $X ] && C+=" --dtype half"; exec $C', "only if the test before it says so: $C"),
+    ('C="{} "; if x; then C+="--dtype half"; fi; eval "$C"', f"{IF}: $C"),
+    ('C="{}"; if x; then C="$C --dtype half"; fi; nohup bash -c "$C" &', f"{IF}: $C"),
 ]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "if x; then C='{}'; else C='{}'; fi; exec $C --max-num-seqs 8",
+        "if x; then C='{}'; else C='{}'; fi; C+=' --max-num-seqs 8'; eval \"$C\"",
+        "C='{1}'; if ! x; then C='{0}'; fi; bash -c \"$C\" --max-num-seqs 8",
+        "if x; then C=({}); else C=({}); fi; ${{C[@]}} --max-num-seqs 8",
+        "if x; then {}; else {}; fi --max-num-seqs 8",
+    ],
+)
+def test_commands_that_a_condition_chooses_among_are_several_engines(script: str) -> None:
+    start = read_start(["sh", "-c", script.format("vllm serve a", "vllm serve b")], [], {}, Budget())
+    a, b = (read_limits_of(replace(start, servers=(server,))) for server in start.servers)
+    assert {(a.model, *a.notes), (b.model, *b.notes)} == {("a", IF), ("b", IF.replace("so", "otherwise"))}
 
 
 @pytest.mark.parametrize(("script", "note"), AROUND)
@@ -214,6 +246,9 @@ def test_flags_as_written_are_known_whatever_is_around_them_and_that_is_a_note(
         ("N=${N:-8}; vllm serve m --max-num-seqs $N", 8, "as stated here, unless set elsewhere: $N"),
         ("vllm serve m --max-num-seqs ${N:-8}", 8, "as stated here, unless set elsewhere: $N"),
         ("vllm serve m --max-num-seqs ${1:-8}", 8, "as stated here, unless set elsewhere: $1"),
+        ("N=${1:-8}; vllm serve m --max-num-seqs $N", 8, "as stated here, unless set elsewhere: $N"),
+        ("N=$1; vllm serve m --max-num-seqs $N", None, "not known: $N"),
+        ("vllm serve m --max-num-seqs $(echo 8)", None, "not known: $(...)"),
         ("N=8; N=8; vllm serve m --max-num-seqs $N", 8, ""),
         ("A=(--max-num-seqs 8); A+=(--dtype half); vllm serve m ${A[@]}", 8, ""),
         ("A='--max-num-seqs 8'; A+=' --dtype half'; vllm serve m $A", 8, ""),
@@ -225,7 +260,11 @@ def test_flags_as_written_are_known_whatever_is_around_them_and_that_is_a_note(
         ("x || N=8; vllm serve m --max-num-seqs $N", None, "not known: $N"),
         ("read N; vllm serve m --max-num-seqs $N", None, "not known: $N"),
         ("N=$(nproc); vllm serve m --max-num-seqs $N", None, "not known: $N"),
-        ("vllm serve $A $B $C $D --dtype $E --port $F -q $G", None, "not known: $A, $B, $C, $D, $E, $F and 1 more"),
+        (
+            "vllm serve $A $B $C $D --dtype $E --port $F -q $G -tp $H",
+            None,
+            "not known: $A, $B, $C, $D, $E, $G and 1 more",
+        ),
         ("vllm serve m --max-num-seqs $((4*2))", None, "not known: $(...)"),
         ("vllm serve m --max-num-seqs ${N%%x}", None, "not known: $N"),
     ],

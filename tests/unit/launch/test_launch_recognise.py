@@ -33,6 +33,7 @@ OFFICIAL = "vllm/vllm-openai:v0.10.1"
         ("anything", ["sh", "-c", 'exec vllm serve "$@"', "--"], ["m", "--port", "9"]),
         (OFFICIAL, ["/entrypoint/vllm-entrypoint.sh"], []),
         ("kserve/huggingfaceserver:v0.15.0-gpu", [], ["--model_name=m"]),
+        ("huggingfaceserver:replace", [], ["--model_id={{.Name}}"]),
     ],
 )
 def test_servers_are_recognised(image: str, command: list[str], args: list[str]) -> None:

@@ -289,7 +289,8 @@ def _image_serves(image: str, command: Words, args: Words, options: Sequence[Opt
     if not command and _is_like_vllm(name, options):
         return not args or base(args[0]) not in _OTHER_COMMANDS
     if name == KSERVE_MODULE:
-        on_gpu = not command and image.rsplit(":", 1)[-1].endswith("-gpu")
+        # Without a registry's prefix it is one that is built or put in later, under KServe's name.
+        on_gpu = not command and (image.rsplit(":", 1)[-1].endswith("-gpu") or "/" not in image)
         return on_gpu and all(map(_own_backend, options))
     if not _SERVERS.fullmatch(name) or _OTHERS.search(name):
         return False

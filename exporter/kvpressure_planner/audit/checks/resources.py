@@ -8,14 +8,13 @@ from typing import Final
 
 from kvpressure.capacity.arithmetic import GIB, size
 from kvpressure.capacity.memory import weights_step
-from kvpressure.commandline.options import whole
 from kvpressure_planner.audit.checks.context import Context, flag_fix, limit_fix, number, undecided, unsized
 from kvpressure_planner.audit.deployers import ALL, AS_NEEDED, CHARTS, COMPOSE
 from kvpressure_planner.audit.engine import Engine
 from kvpressure_planner.audit.manifests import get, mapping, text
 from kvpressure_planner.audit.model import Once, Verdict
 from kvpressure_planner.audit.places import KSERVE
-from kvpressure_planner.audit.sizing import Sized
+from kvpressure_planner.audit.sizing import Sized, rank_count
 from kvpressure_planner.capacity.capacity_plan import smallest_tensor_parallel
 
 _LIMIT: Final = "gpu_memory_utilization"
@@ -191,17 +190,15 @@ def _ranks(engine: Engine) -> int | None:
     """Return the number of GPUs that the command uses on all of `_machines`, None where that is not known."""
     if engine.reading.hidden:
         return None
-    flags, count = engine.runtime.starting.flags, 1
-    tensor, pipeline, data = flags.divides(engine.reading.options)
-    for option in (tensor, pipeline, flags.data_local if flags.data_local in engine.reading.options else data):
-        if option in engine.reading.unclear:
-            return None
-        given = engine.reading.options.get(option)
-        number = 1 if given is None else whole(given.text)
-        if number is None:
-            return None
-        count *= int(number)
-    return count
+    flags, options = engine.runtime.starting.flags, engine.reading.options
+    tensor, pipeline, data = flags.divides(options)
+    divides = (tensor, pipeline, flags.data_local if flags.data_local in options else data)
+    if not engine.reading.unclear.keys().isdisjoint(divides):
+        return None
+    try:
+        return math.prod(rank_count(engine, option) for option in divides)
+    except ValueError:
+        return None
 
 
 def _machines(engine: Engine) -> int:

@@ -65,18 +65,18 @@ def source_of(options: Mapping[str, Any], thresholds: Thresholds) -> Source:
                 "--prompt-mean, --prompt-p95, --answer-mean, --answer-p95, and --rate or --concurrency"
             )
         return _described(options, traffic, facts, thresholds)
+    title = ""
     if options["trace"] is not None:
-        title, views = busiest_pod(recorded(options["trace"], options["at"], thresholds), options["engine"])
+        views = recorded(options["trace"], options["at"], thresholds)
     elif is_reference(options["url"]):
         from kvpressure.cli.pods import views_of_pods  # noqa: PLC0415 - what addresses do without
         from kvpressure.kubernetes.kubectl.program import run_to_the_end  # noqa: PLC0415
 
         logs.configure("error", "logfmt")
-        pods = run_to_the_end(views_of_pods(options, thresholds, OBSERVED))
-        title, views = busiest_pod(pods, options["engine"])
+        views = run_to_the_end(views_of_pods(options, thresholds, OBSERVED))
     else:
         title, views = options["url"], live(options, thresholds)
-    view = chosen(views, options["engine"])
+    view, beside = chosen(views, options["engine"])
     limits = view.limits.with_declared(facts.limits)
     if options["kv_cache_tokens"] is not None:
         limits = limits.with_declared({"kv_capacity_tokens": float(options["kv_cache_tokens"])})
@@ -85,8 +85,9 @@ def source_of(options: Mapping[str, Any], thresholds: Thresholds) -> Source:
     card = None if options["gpu"] is None else on_card(options["gpu"], served, options, runtime)
     model, why = _modelled(view, limits, thresholds, within, traffic, card)
     late = _late_since(within, view, traffic, thresholds)
-    which = f", engine {view.key.rank}" if len(views) > 1 else ""
-    return Source(f"{view.shown.model_name} at {title}{which}", runtime, limits, model, late, card, why)
+    where = title or view.key.target
+    which = f", engine {view.key.rank}" if len(beside) > 1 else ""
+    return Source(f"{view.shown.model_name} at {where}{which}", runtime, limits, model, late, card, why)
 
 
 def onto_of(source: Source, options: Mapping[str, Any]) -> Callable[[str], ConfigChange] | None:
@@ -167,13 +168,6 @@ def live(options: Mapping[str, Any], thresholds: Thresholds) -> Sequence[EngineV
     return sampled.engines
 
 
-def busiest_pod(views: Sequence[EngineView], engine: str | None) -> tuple[str, Sequence[EngineView]]:
-    """Return the pod of the engine (of that rank, where `engine` is given) with most requests, and its engines."""
-    named = [view for view in views if engine in (None, view.key.rank)]
-    target = max(named or views, key=_demand).key.target
-    return target, [view for view in views if view.key.target == target]
-
-
 async def _sampled(sampler: Sampler, seconds: float) -> Sequence[SampledTarget]:
     async with sampler:
         await sample(sampler, seconds)
@@ -182,13 +176,14 @@ async def _sampled(sampler: Sampler, seconds: float) -> Sequence[SampledTarget]:
         return sampler.sampled()
 
 
-def chosen(views: Sequence[EngineView], engine: str | None) -> EngineView:
-    """Return the engine of that data-parallel rank, or the one with most requests. Raises SourceError."""
-    engine_views = [view for view in views if engine in (None, view.key.rank)]
-    if not engine_views:
-        there = ", ".join(view.key.rank for view in views)
+def chosen(views: Sequence[EngineView], engine: str | None) -> tuple[EngineView, Sequence[EngineView]]:
+    """Return the engine with most requests (of that data-parallel rank), and all of its target. Raises SourceError."""
+    of_rank = [view for view in views if engine in (None, view.key.rank)]
+    if not of_rank:
+        there = ", ".join(dict.fromkeys(view.key.rank for view in views))
         raise CliError(f"there is no engine {engine}; there are: {there}")
-    return max(engine_views, key=_demand)
+    view = max(of_rank, key=_demand)
+    return view, [other for other in views if other.key.target == view.key.target]
 
 
 def _demand(view: EngineView) -> float:

@@ -75,15 +75,9 @@ def test_every_kind_of_manifest_gets_its_findings(file: str, expected: dict[str,
         ("deployment-good.yaml", "Deployment/llama", "memory-target", 32),
         ("deployment-good.yaml", "Deployment/llama", "output-tokens", 20),
         ("deployment-good.yaml", "Deployment/llama", "limits-documented", 8),
-        ("shell-and-configmap.yaml", "StatefulSet/qwen", "max-num-seqs", 43),  # not the echo in line 40
-        ("shell-and-configmap.yaml", "StatefulSet/qwen", "memory-target", 11),  # in the ConfigMap
-        ("shell-and-configmap.yaml", "StatefulSet/qwen", "replicas", 59),  # in the autoscaler
         ("kserve.yaml", "InferenceService/mistral", "max-num-seqs", 15),
         ("kserve.yaml", "InferenceService/mistral", "max-num-batched-tokens", 27),  # in the ServingRuntime
         ("kserve.yaml", "LLMInferenceService/qwen-pd", "max-num-seqs", 63),
-        ("production-stack-values.yaml", "values/llama-long", "max-num-seqs", 17),
-        ("production-stack-values.yaml", "values/llama-long", "memory-target", 21),  # extraArgs win over the key
-        ("production-stack-values.yaml", "values/llama-short", "replicas", 33),
         ("list-and-pods.json", "Pod/bare", "max-num-seqs", 14),
     ],
 )

@@ -17,7 +17,7 @@ from kvpressure.config.thresholds import load_thresholds
 from kvpressure.kubernetes import KubeError
 from kvpressure.model.view import EngineView
 from kvpressure_planner.cli.whatif import command
-from kvpressure_planner.cli.whatif.source import OBSERVED, busiest_pod
+from kvpressure_planner.cli.whatif.source import OBSERVED, chosen
 from tests.stubs.kubectl import ADDRESS, Cluster, engine_pod
 from tests.support.servers import FaultServer, Replay, read_trace
 from tests.support.tools import FIXTURES
@@ -89,8 +89,8 @@ async def test_of_a_deployments_pods_one_is_taken_and_those_that_cannot_answer_a
     broken["metadata"]["labels"] = {"app": "llama"}
     views = await world.views("deploy/llama")
     assert {view.key.target for view in views} == {"prod/llama-0:8000", "prod/llama-1:8000"}
-    title, of_one = busiest_pod(views, None)
-    assert [view.key.target for view in of_one] == [title]
+    busiest, of_one = chosen(views, None)
+    assert of_one == [busiest]
 
 
 async def test_a_pod_that_does_not_run_or_is_not_there_says_so(world: World):
