@@ -114,6 +114,7 @@ class Script:
         self.begins: dict[str, int] = {}
         """The line that each of them begins in, before its first."""
         self._decided: dict[str, str] = {}
+        self._exported: set[str] = set()
         """The variables that a condition may have set, with that."""
         self._text, self._at, self._budget = text, 0, budget
         self.values: dict[str, str | None] = dict(env) | {str(i): word for i, word in enumerate(positional[:10])}
@@ -329,6 +330,7 @@ class Script:
         program = next((i for i, word in enumerate(words) if not _ASSIGNMENT.match(word)), len(words))
         if program == len(words) or words[program] in _DECLARES:
             for match, word in ((match, word) for word in words if (match := _ASSIGNMENT.match(word))):
+                self._exported |= {match[1]} if words[program:][:1] == ["export"] else set()
                 options = any(one[:1] == "-" for one in words)
                 self._assign(match, word, condition or alone, known=not options)
             return
@@ -357,7 +359,7 @@ class Script:
         """Return the variables in a command, and its GPUs, that another condition than its own may have set."""
         if not self._decided:
             return {}
-        names = {*_NAMES.findall(self._text, self._begin, self._at), *_NAMES.findall(" ".join(words))}
+        names = {*_NAMES.findall(self._text, self._begin, self._at), *_NAMES.findall(" ".join(words)), *self._exported}
         names -= {
             name for key, value in sets.items() if not key.endswith(_GPUS) for name in _NAMES.findall(value or "")
         }
