@@ -95,7 +95,9 @@ class Collector:
     """Collects one engine's incidents. Trouble that comes back within `incident_gap_seconds` is the same incident."""
 
     def __init__(self, labels: Mapping[str, str], thresholds: Thresholds, step: float) -> None:
-        self._labels, self._thresholds, self._step = labels, thresholds, step
+        self._labels = labels
+        self._thresholds = thresholds
+        self._step = step
         self._open: _Open | None = None
         self._before: deque[_Point] = deque(maxlen=max(4, int(BEFORE_SECONDS / step)))
         self._t = float("-inf")

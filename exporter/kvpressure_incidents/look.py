@@ -74,7 +74,9 @@ class _Look:
 
     def discover(self) -> None:
         """Find the targets, what else is known of them, and the gateways before them."""
-        client, selection, span = self.client, self.question.selection, self.question.span
+        client = self.client
+        selection = self.question.selection
+        span = self.question.span
         spelled = names_there(client, selection, span)
         if not spelled:
             chosen = f" with {selection.matchers}" if selection.matchers else ""

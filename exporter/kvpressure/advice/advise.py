@@ -134,13 +134,15 @@ def advise_on(case: Case, *, silent: bool = False, unread: str = "") -> tuple[Ac
     explained = [_explained(action, diagnosis.cause, "") for action in first if action is not None]
     explained += [_explained(action, diagnosis.cause, reason) for action in actions if action is not None]
     if diagnosis.cause is Cause.STUCK and too_early:
-        explained = [_looked_at(case, one) if one.key == _ENDS_REQUESTS else one for one in explained]
+        explained = [_looked_at(case, step) if step.key == _ENDS_REQUESTS else step for step in explained]
     elif unsure:
-        explained = [one for one in explained if one.key != _ENDS_REQUESTS]
-    simulated = {one.key: one.expected.gain_ratio for one in actions if one is not None and one.expected is not None}
+        explained = [step for step in explained if step.key != _ENDS_REQUESTS]
+    simulated = {
+        step.key: step.expected.gain_ratio for step in actions if step is not None and step.expected is not None
+    }
     placed = [replace(action, when=_when(action, diagnosis.cause)) for action in explained]
-    refuses = {one.key for one in actions if one is not None and _refuses_too_many(case, one)}
-    placed = sorted(_most_gain_first(case, placed, simulated, refuses), key=lambda one: _ORDER.index(one.when))
+    refuses = {step.key for step in actions if step is not None and _refuses_too_many(case, step)}
+    placed = sorted(_most_gain_first(case, placed, simulated, refuses), key=lambda step: _ORDER.index(step.when))
     return tuple(
         replace(
             action, order=order, placeholders=placeholders(action.commands), checks=with_open_check(case, action.checks)
@@ -168,8 +170,8 @@ def _most_gain_first(
         for at, action in enumerate(ordered)
         if action.when == NOW and action.key != _USES_WHAT_IS_THERE and action.key not in refuses
     }
-    found = {at: action.expected.gain_ratio for at, action in now.items() if action.expected is not None}
-    gains = found or {at: simulated[action.key] for at, action in now.items() if action.key in simulated}
+    gain_at = {at: action.expected.gain_ratio for at, action in now.items() if action.expected is not None}
+    gains = gain_at or {at: simulated[action.key] for at, action in now.items() if action.key in simulated}
     if gains:
         enough = (1 + max(gains.values())) * (1 - case.thresholds.advice.gain_min_ratio)
         most = next(at for at, gain in gains.items() if 1 + gain >= enough)

@@ -102,7 +102,9 @@ def fewer_sequences(case: Case) -> Action | None:
     """
     if case.symptom("preempting") is not True or case.shape is None or case.pool_after is None:
         return None
-    t, limit, caps = case.thresholds, case.limits.max_num_seqs, caps_of(case, case.shape, case.pool_after)
+    t = case.thresholds
+    limit = case.limits.max_num_seqs
+    caps = caps_of(case, case.shape, case.pool_after)
     highest = at(case.derived, "requests_running_max")
     base = int(min((value for value in (highest, None if limit is None else limit.value) if value), default=0))
     each = min(caps.input_tokens + caps.output_tokens, case.shape.prompt_p50 + case.shape.output_p50)

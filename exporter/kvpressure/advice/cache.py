@@ -79,11 +79,11 @@ def tier_for_contexts(case: Case, check: str) -> Action | None:
     name = case.own.flags.limits.get(OFFLOAD)
     if name is None:
         return None
-    found = at(case.derived, "offload_hit_ratio")
-    has = "" if found is None else f" The tier there is had {found:.0%} of what was looked up."
+    hit_ratio = at(case.derived, "offload_hit_ratio")
+    has = "" if hit_ratio is None else f" The tier there is had {hit_ratio:.0%} of what was looked up."
     return Action(
         key=OFFLOAD,
-        title="Keep evicted contexts in the host's memory" if found is None else "Make the offload tier larger",
+        title="Keep evicted contexts in the host's memory" if hit_ratio is None else "Make the offload tier larger",
         why=f"{name} in GiB. Loading a context from there is mostly faster than computing it.{has}",
         cost="That much memory of the host, and a restart, which empties the cache.",
         checks=("After the restart:", check),

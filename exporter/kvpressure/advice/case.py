@@ -89,8 +89,8 @@ def shape_of(derived: Derived) -> RequestLengths | None:
     recent = [at(derived, family, q) for family in ("prompt_tokens", "output_tokens") for q in ("0.5", "0.95")]
     if (shape := _shape(recent, recent=True)) is not None:
         return shape
-    found = (derived.get("request_prompt_tokens"), derived.get("request_output_tokens"))
-    histograms = [one for one in found if isinstance(one, HistogramSample)]
+    lengths = (derived.get("request_prompt_tokens"), derived.get("request_output_tokens"))
+    histograms = [length for length in lengths if isinstance(length, HistogramSample)]
     return _shape([quantile(histogram, q) for histogram in histograms for q in (0.5, 0.95)], recent=False)
 
 

@@ -106,7 +106,7 @@ def _beside(derived: Derived, thresholds: Thresholds, shift: Shift, *path: str, 
     factor, more = (now / shift.before if shift.before > 0 else 1.0), 0.0
     if min(now, shift.before) < off_by:  # the ratio of two short queues says nothing: move by their difference
         factor, more = 1.0, now - shift.before
-    return Shift(now, *(max(0.0, factor * one + more) for one in (shift.after, shift.low, shift.high)))
+    return Shift(now, *(max(0.0, factor * bound + more) for bound in (shift.after, shift.low, shift.high)))
 
 
 def _same(thresholds: Thresholds, simulated: float, now: float, off_by: float) -> bool:
@@ -227,7 +227,9 @@ def _check_queue(case: Case, known: Known) -> None:
     A queue that grows is compared by what is answered beside what comes, which makes it grow. Raises UnknownError.
     """
     run = known.simulation or Simulation(known.server, known.demand)
-    simulated, measured, alike = run.outcome(), known.measured, False
+    simulated = run.outcome()
+    measured = known.measured
+    alike = False
     if simulated is not None and known.demand.rate:
         most = case.thresholds.advice.simulated_error_max_ratio
         alike = abs(simulated.tokens_per_second / measured.tokens_per_second - 1) <= most

@@ -88,9 +88,9 @@ def _declared(declared: Sequence[DeclaredLimit] | None) -> dict[str, float]:
 
 def _values(limits: Limits) -> dict[str, float]:
     """Return the values by limit; a prompt's is that of the longest request where none is declared."""
-    found = {name: getattr(limits, name) for name in SHOWN}
-    found["max_input_tokens"] = limits.max_input_tokens or limits.max_model_len
-    return {name: limit.value for name, limit in found.items() if limit is not None}
+    limit_by_name = {name: getattr(limits, name) for name in SHOWN}
+    limit_by_name["max_input_tokens"] = limits.max_input_tokens or limits.max_model_len
+    return {name: limit.value for name, limit in limit_by_name.items() if limit is not None}
 
 
 def _recommended(sizing: Sizing) -> dict[str, float]:
@@ -101,8 +101,8 @@ def _recommended(sizing: Sizing) -> dict[str, float]:
     """
     room = sizing.room
     memory_limits = CATALOGUE[sizing.diagnosis.cause].of_cache and not sizing.device_oom
-    found: dict[str, float | None] = {
+    recommended: dict[str, float | None] = {
         "max_num_seqs": None if room is None else float(max(1, room)),
         "gpu_memory_utilization": None if memory_limits else sizing.usual_target,
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in recommended.items() if value is not None}

@@ -19,7 +19,9 @@ def memory_headroom(case: Case) -> Action:
 
 
 def _after_oom(case: Case) -> Action:
-    limit, target, usual = case.limits.gpu_memory_utilization, case.memory_target, case.thresholds
+    limit = case.limits.gpu_memory_utilization
+    target = case.memory_target
+    usual = case.thresholds
     if target is None and limit is not None and limit.value > usual.advice.memory_target_ratio:
         return _needed(case, limit.value)
     if target is None:

@@ -224,7 +224,7 @@ def as_predicted(case: Case, model: Model, choice: Choice) -> list[Action | None
     for_last = [_MAKE[step.change.key](case, model, step) for step in later if step.change.key in _LAST]
     kinds = {step.change.key for step in (*at_once_steps, *later)}
     declined_ones = {step.change.key: step for step in (*choice.declined, *at_once.declined)}
-    choice = replace(choice, declined=tuple(one for key, one in declined_ones.items() if key not in kinds))
+    choice = replace(choice, declined=tuple(sentence for key, sentence in declined_ones.items() if key not in kinds))
     calm = not kinds and case.replicas == 1 and bool(model.known.demand.rate)
     return [
         enough(case, model) if calm else None,
@@ -263,8 +263,8 @@ def declined(case: Case, choice: Choice | None) -> Action | None:
     if choice is None or not choice.declined:
         return None
     sure = [step for step in choice.declined if not step.expected.doubt]
-    found = [(f"{_described(case, step)}: {step.against}", step.expected.text) for step in sure]
-    lines = [f"{what} ({effect})" if effect else what for what, effect in found]
+    refusals = [(f"{_described(case, step)}: {step.against}", step.expected.text) for step in sure]
+    lines = [f"{what} ({effect})" if effect else what for what, effect in refusals]
     why = [f"{SIMULATED_ALONE}{'; '.join(lines)}."] if lines else []
     for doubt in dict.fromkeys(step.expected.doubt for step in choice.declined if step.expected.doubt):
         words = [_described(case, step) for step in choice.declined if step.expected.doubt == doubt]

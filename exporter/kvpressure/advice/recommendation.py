@@ -44,9 +44,11 @@ class Setup:
     @classmethod
     def of(cls, limits: Limits, replicas: int, *, restarts: int) -> Setup:
         """Return the setup, without limits that were only learned from the batch."""
-        found = [getattr(limits, name) for name in _LIMITS]
+        in_force = [getattr(limits, name) for name in _LIMITS]
         return cls(
-            tuple(None if one is None or one.source == LEARNED else one.value for one in found), replicas, restarts
+            tuple(None if limit is None or limit.source == LEARNED else limit.value for limit in in_force),
+            replicas,
+            restarts,
         )
 
     def done_since(self, before: Setup) -> str:

@@ -71,7 +71,9 @@ def _names(place: Place) -> _Names:
 
 def apply_flags(place: Place, flags: Mapping[str, str]) -> Lines:
     """Return commands that save the flags in force, change them and wait until the new server is ready."""
-    words, of, who = flag_words(flags), _names(place), place.title
+    words = flag_words(flags)
+    of = _names(place)
+    who = place.title
     patch = [{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": word} for word in words]
     return _by_place(
         place,
@@ -125,8 +127,8 @@ def save_evidence(place: Place) -> Lines:
     """Return commands that save a stuck server's evidence: page, log, stacks of its Python threads, GPUs."""
     of, process = _names(place), place.advice.server.process
     dump = f"for p in $(pgrep -f {process}); do sudo py-spy dump --pid $p; done > stacks.txt"
-    found = f"$(grep -la {process} /proc/[0-9]*/cmdline | cut -d/ -f3)"
-    inside = shlex.quote(f"pip install -q py-spy; for p in {found}; do py-spy dump --pid $p; done")
+    pids = f"$(grep -la {process} /proc/[0-9]*/cmdline | cut -d/ -f3)"
+    inside = shlex.quote(f"pip install -q py-spy; for p in {pids}; do py-spy dump --pid $p; done")
     debug = f"{of.kubectl} debug {of.pod_alone} -i --profile=sysadmin --image=python:3.12-slim"
     target = f"--target={quoted(place.container, 'CONTAINER')}"
     return (

@@ -134,8 +134,8 @@ def _reason(hottest: EngineView, others: Sequence[EngineView], thresholds: Thres
     share, shares = beside(_request_share)
     if share is not None and shares and share >= thresholds.alert.uneven_longer_min_factor * max(shares):
         return " (longer requests)"
-    hits, found = beside(lambda view: at(view.derived, "prefix_cache_hit_ratio"))
-    if hits is not None and found and hits - max(found) >= thresholds.alert.uneven_hits_min_ratio:
+    hits, others_hits = beside(lambda view: at(view.derived, "prefix_cache_hit_ratio"))
+    if hits is not None and others_hits and hits - max(others_hits) >= thresholds.alert.uneven_hits_min_ratio:
         return " (more prefix hits)"
     speed, speeds = beside(_tokens_per_second)
     running, others_run = beside(lambda view: at(view.derived, "requests_running"))
@@ -146,8 +146,8 @@ def _reason(hottest: EngineView, others: Sequence[EngineView], thresholds: Thres
 
 def _tokens_per_second(view: EngineView) -> float | None:
     """Return tokens processed a second, of prompts and answers; None where neither is known."""
-    found = [at(view.derived, "tokens_per_second", kind) for kind in ("prompt", "generation")]
-    return sum(known for known in found if known is not None) if any(found) else None
+    rates = [at(view.derived, "tokens_per_second", kind) for kind in ("prompt", "generation")]
+    return sum(known for known in rates if known is not None) if any(rates) else None
 
 
 def _request_share(view: EngineView) -> float | None:

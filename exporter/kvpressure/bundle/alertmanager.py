@@ -136,17 +136,17 @@ def alertmanager_object(alerts: Sequence[Alert], options: Options) -> dict[str, 
 def _causes(alerts: Sequence[Alert]) -> Iterable[Inhibition]:
     of_deployments = {alert.name for alert in alerts if alert.component == DEPLOYMENT}
     of_others = {alert.name for alert in alerts if alert.component != DEPLOYMENT}
-    found: dict[tuple[tuple[str, ...], str], list[str]] = {}
+    by_source: dict[tuple[tuple[str, ...], str], list[str]] = {}
     for alert in alerts:
         for about in (DEPLOYMENT, alert.component):
             by = of_deployments if about == DEPLOYMENT else of_others
             sources = tuple(name for name in alert.muted_by if name in by)
             if about == DEPLOYMENT and alert.component != DEPLOYMENT:
                 sources = tuple(name for name in sources if name not in of_others)
-            targets = found.setdefault((sources, about), []) if sources else []
+            targets = by_source.setdefault((sources, about), []) if sources else []
             if alert.name not in targets:
                 targets.append(alert.name)
-    for (sources, about), targets in found.items():
+    for (sources, about), targets in by_source.items():
         named, of = [_one_of("alertname", *dict.fromkeys(sources))], "engine"
         if about == DEPLOYMENT:
             named, of = [*named, Matcher("component", "=", DEPLOYMENT)], "model and namespace"

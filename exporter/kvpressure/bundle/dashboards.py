@@ -34,11 +34,11 @@ EXPORTER_RUNBOOKS: Final = "http://${instance}/runbooks"
 def dashboards(options: Options) -> dict[str, str]:
     """Return Grafana's JSON by uid. Raises ConfigError, with its name, for a threshold that does not exist."""
     more = {"runbooks": (options.runbook_url or EXPORTER_RUNBOOKS).rstrip("/")}
-    found = {}
+    boards = {}
     for uid, text in _templates(options):
         filled = _filled(json.loads(text), f"dashboards/{uid}{_SUFFIX}", options, more)
-        found[uid] = json.dumps(filled, indent=1, ensure_ascii=False) + "\n"
-    return found
+        boards[uid] = json.dumps(filled, indent=1, ensure_ascii=False) + "\n"
+    return boards
 
 
 def dashboard_files(options: Options) -> dict[str, str]:
@@ -47,8 +47,8 @@ def dashboard_files(options: Options) -> dict[str, str]:
     files = {f"{DASHBOARDS}/{uid}.json": text for uid, text in boards.items()}
     # Grafana reads this one under `provisioning/dashboards`.
     folder = {"path": _PATH, "foldersFromFilesStructure": False}
-    one = {"name": "kvpressure", "folder": FOLDER, "type": "file", "allowUiUpdates": False, "options": folder}
-    files[PROVIDER] = dump({"apiVersion": 1, "providers": [one]})
+    provider = {"name": "kvpressure", "folder": FOLDER, "type": "file", "allowUiUpdates": False, "options": folder}
+    files[PROVIDER] = dump({"apiVersion": 1, "providers": [provider]})
     files |= {f"kubernetes/dashboard-{uid}.yaml": dump(config_map(uid, text, options)) for uid, text in boards.items()}
     return files
 

@@ -109,8 +109,8 @@ class Options:
 
 def selector_of(flavour: str, given: str | None) -> tuple[Flavour, str]:
     """Return the flavour of that name, and the matchers `given` or, with None, its own. Raises KeyError."""
-    found = FLAVOURS[flavour]
-    return found, found.selector if given is None else given
+    chosen = FLAVOURS[flavour]
+    return chosen, chosen.selector if given is None else given
 
 
 def _url_problems(name: str, url: str) -> Iterator[tuple[str, str]]:

@@ -166,7 +166,9 @@ def read_rules(path: str, template: str, rendered: str, options: Options) -> Rul
 
 def _complete(rule: Mapping[str, Any], options: Options) -> dict[str, Any]:
     """Return Prometheus' own keys in its order, with windows that are long enough, and with the links."""
-    name, component, every = rule["alert"], rule["labels"]["component"], options.scrape_seconds
+    name = rule["alert"]
+    component = rule["labels"]["component"]
+    every = options.scrape_seconds
     texts = {key: " ".join(ranges(text, every).split()) for key, text in rule["annotations"].items()}
     annotations = {"summary": texts["summary"], "description": f"{texts['facts']}\nRun: {texts['run']}"}
     annotations = {key: _short(text) for key, text in annotations.items()}
@@ -186,17 +188,17 @@ def _short(text: str) -> str:
 
 def links(options: Options, alert: str, component: str, *, exporter_answers: bool) -> dict[str, str]:
     """Return the annotations `runbook_url`, or `runbook` in the bundle without a base URL, and `dashboard_url`."""
-    found, labels = {}, _LABELS[component]
+    urls, labels = {}, _LABELS[component]
     if options.runbook_url:
-        found["runbook_url"] = f"{options.runbook_url.rstrip('/')}/{alert}?{_query(labels)}"
+        urls["runbook_url"] = f"{options.runbook_url.rstrip('/')}/{alert}?{_query(labels)}"
     else:
-        found["runbook"] = f"runbooks/{alert}.md"
+        urls["runbook"] = f"runbooks/{alert}.md"
     if options.dashboard_url:
         board = f"{options.dashboard_url.rstrip('/')}/d/{BOARDS.get(component, 'kvpressure-engine')}"
         variables = _OF_A_BOARD.get(component, {"namespace", "target", "instance"})
         values = {_VARIABLES[name]: label for name, label in labels.items() if name in variables}
-        found["dashboard_url"] = f"{board}?{_query(values, prefix='var-')}" if exporter_answers else board
-    return found
+        urls["dashboard_url"] = f"{board}?{_query(values, prefix='var-')}" if exporter_answers else board
+    return urls
 
 
 def _query(labels: dict[str, str], prefix: str = "") -> str:

@@ -119,8 +119,12 @@ def file_of(served: str) -> str | None:
 def hub_name(given: str) -> str | None:
     """Return the name on the hub that a person means: as it is there, without its owner, or as its file is named."""
     name = given.strip().rstrip("/").lower()
-    whole = {one.lower(): one for names in KNOWN_MODELS.values() for one in names}
-    return whole.get(name) or {key.rpartition("/")[2]: one for key, one in whole.items()}.get(name) or name_of(name)
+    whole = {name_on_hub.lower(): name_on_hub for names in KNOWN_MODELS.values() for name_on_hub in names}
+    return (
+        whole.get(name)
+        or {key.rpartition("/")[2]: name_on_hub for key, name_on_hub in whole.items()}.get(name)
+        or name_of(name)
+    )
 
 
 def name_of(file: str) -> str | None:
@@ -134,4 +138,4 @@ def nearest_models(served: str) -> list[str]:
     alone = {key.rpartition("/")[2]: name for key, name in whole.items()}
     name = served.lower().rstrip("/")
     close = get_close_matches(name, whole, 3) if "/" in name else get_close_matches(name, alone, 3)
-    return [(whole if "/" in name else alone)[one] for one in close]
+    return [(whole if "/" in name else alone)[name_near] for name_near in close]

@@ -223,13 +223,13 @@ def _by_family(fields: Fields, layers: int) -> list[str] | None:
 def _numbered(fields: Fields, layers: int) -> list[str] | None:
     """Return the kinds by lists of numbers; None where no list differs between layers, and an error for an unknown."""
     for name in _INDICES:
-        if isinstance(found := fields.get(name), list) and found:
-            return [FULL if layer in found else STATE for layer in range(layers)]
-    for name, (zero, one) in _FLAGS.items():
-        if isinstance(found := fields.get(name), list) and len(found) == layers:
-            return [one if flag else zero for flag in found]
-    for name, found in fields.lists().items():
-        if layers <= len(found) <= layers + _DRAFT_LAYERS and not name.startswith(_ABOUT_OTHERS):
+        if isinstance(listed := fields.get(name), list) and listed:
+            return [FULL if layer in listed else STATE for layer in range(layers)]
+    for name, (zero, set_kind) in _FLAGS.items():
+        if isinstance(listed := fields.get(name), list) and len(listed) == layers:
+            return [set_kind if flag else zero for flag in listed]
+    for name, listed in fields.lists().items():
+        if layers <= len(listed) <= layers + _DRAFT_LAYERS and not name.startswith(_ABOUT_OTHERS):
             fields.wrong(f"{name} differs between layers, in a way that is not known here")
     if fields.get("mamba_d_state") is not None:
         fields.wrong("has layers with a fixed state (Mamba), and no field known here says which layers attend")

@@ -115,7 +115,9 @@ def weights_step(geometry: Geometry, memory: Memory, stage: range | None = None)
     """
     parallel, weights = memory.parallel, geometry.weights
     if stage is None and parallel.pipeline > 1:
-        every = (weights_step(geometry, memory, one) for one in stages(geometry.layers, parallel.pipeline))
+        every = (
+            weights_step(geometry, memory, stage_layers) for stage_layers in stages(geometry.layers, parallel.pipeline)
+        )
         return max(every, key=attrgetter("value"))
     if memory.weights_bytes is not None:
         ranks = parallel.tensor * parallel.pipeline
@@ -124,7 +126,9 @@ def weights_step(geometry: Geometry, memory: Memory, stage: range | None = None)
     if weights is None:
         raise ValueError("neither the weights' bytes nor an estimate of them is given")
     layers = range(geometry.layers) if stage is None else stage
-    share, begins, ends = len(layers) / geometry.layers, layers.start == 0, layers.stop == geometry.layers
+    share = len(layers) / geometry.layers
+    begins = layers.start == 0
+    ends = layers.stop == geometry.layers
     # A stage at an end of the model holds one of the two embeddings, or the one matrix that serves for both.
     embedded = float(begins or ends) if weights.tied else 0.5 * (begins + ends)
     divided: dict[tuple[float, int], float] = {}

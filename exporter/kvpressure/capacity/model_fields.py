@@ -100,7 +100,7 @@ class Fields:
     def maybe_count(self, name: str) -> int | None:
         """Return a whole number above 0, None when it is absent, null or 0."""
         value = self.get(name)
-        if name in _MAY_BE_LISTS and isinstance(value, list) and value and all(one == value[0] for one in value):
+        if name in _MAY_BE_LISTS and isinstance(value, list) and value and all(item == value[0] for item in value):
             value = value[0]
         if value is None or (value == 0 and not isinstance(value, bool)):
             return None
@@ -133,7 +133,7 @@ class Fields:
     def lists(self) -> Mapping[str, list[Any]]:
         """Return the language model's lists whose elements are not all equal, by name."""
         named = ((name, value) for name, value in self._levels[0].items() if isinstance(value, list))
-        return {name: value for name, value in named if any(one != value[0] for one in value)}
+        return {name: value for name, value in named if any(item != value[0] for item in value)}
 
     def lacks(self, name: str) -> None:
         """Say that a field is missing, by the name most configurations give it."""

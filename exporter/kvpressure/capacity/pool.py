@@ -124,16 +124,18 @@ class BytePool:
         """Return the calculation in GiB."""
         fits, each = self.fit(tokens, share), self.cost.request_bytes(tokens)
         if not self.step_tokens * self.cost.windowed_bytes_per_token:
-            pool, one = quotient(self.size_bytes, each, lambda ratio: math.floor(ratio * share) == fits)
-            return f"{pool} / {one} x {share:g}"
-        pool, one = quotient(self._beside_step(share), each, lambda ratio: math.floor(ratio) == fits)
-        return f"{pool} / {one}, beside a step's windows and what stays free"
+            pool, request = quotient(self.size_bytes, each, lambda ratio: math.floor(ratio * share) == fits)
+            return f"{pool} / {request} x {share:g}"
+        pool, request = quotient(self._beside_step(share), each, lambda ratio: math.floor(ratio) == fits)
+        return f"{pool} / {request}, beside a step's windows and what stays free"
 
     def tokens_formula(self, request_tokens: int) -> str:
         """Return the calculation of `tokens`."""
-        holds, blocks, each = self.tokens(request_tokens), self.block_tokens, self._each(request_tokens)
-        pool, one = quotient(self.size_bytes, each, lambda r: _full_blocks(r * request_tokens, blocks) == holds)
-        return f"{pool} / {one} x {number(request_tokens)}, rounded down to blocks of {blocks}"
+        holds = self.tokens(request_tokens)
+        blocks = self.block_tokens
+        each = self._each(request_tokens)
+        pool, request = quotient(self.size_bytes, each, lambda r: _full_blocks(r * request_tokens, blocks) == holds)
+        return f"{pool} / {request} x {number(request_tokens)}, rounded down to blocks of {blocks}"
 
     def longest(self, share: float, most: int) -> int:
         """Return the longest request, whose later tokens cost less in layers with windows."""
@@ -200,7 +202,9 @@ def _token_steps(cost: KvCost) -> list[Step]:
 
 def _token_formula(group: LayerGroup, cost: KvCost) -> str:
     """Return the formula of one token's bytes in all layers of a kind: 32 layers x 8 KV heads x (128 + 128) x 2 B."""
-    ranks, layers, each = cost.tensor_parallel, f"{group.layers} layers", f"{cost.value_bytes:g} B"
+    ranks = cost.tensor_parallel
+    layers = f"{group.layers} layers"
+    each = f"{cost.value_bytes:g} B"
     if group.latent:
         beside = group.bytes_beside(cost.value_bytes)
         latent = f"{group.values_per_head} latent values x {each}"

@@ -86,7 +86,9 @@ def _mamba(fields: Fields, matrix_bytes: int | None) -> State | None:
     mamba2 = fields.get("mamba_n_heads") is not None
     if not mamba2 and fields.get("mamba_d_state") is None:
         return None
-    inner, width, steps = inner_size(fields), fields.count("mamba_d_state"), fields.count("mamba_d_conv") - 1
+    inner = inner_size(fields)
+    width = fields.count("mamba_d_state")
+    steps = fields.count("mamba_d_conv") - 1
     if not mamba2:
         return State(inner * steps, inner * width)
     groups = fields.maybe_count("mamba_n_groups") or 1

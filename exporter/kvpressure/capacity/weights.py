@@ -253,11 +253,11 @@ def _width(fields: Fields, intermediate_size: int) -> int:
 
 def _shared_experts(fields: Fields, hidden: int, intermediate_size: int) -> int:
     """Return the parameters of one layer's shared experts and its router."""
-    one = _width(fields, intermediate_size)
+    width = _width(fields, intermediate_size)
     shared = fields.maybe_count("shared_expert_intermediate_size") or 0
     if not shared:
         count = 1 if fields.maybe_count("intermediate_size_mlp") else fields.maybe_count("n_shared_experts") or 0
-        shared = count * one
+        shared = count * width
     return _matrices(fields) * hidden * shared + hidden * expert_count(fields)
 
 

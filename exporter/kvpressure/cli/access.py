@@ -147,8 +147,8 @@ def _refuses(base: str) -> bool:
     for pause in (0.0, REFUSED_SECONDS):
         time.sleep(pause)
         try:
-            found = socket.getaddrinfo(*where, type=socket.SOCK_STREAM)
-            if any(refusal(str(address[0]), link_local=True) for *_, address in found):
+            resolved = socket.getaddrinfo(*where, type=socket.SOCK_STREAM)
+            if any(refusal(str(address[0]), link_local=True) for *_, address in resolved):
                 return False
             socket.create_connection(where, REFUSED_SECONDS).close()
         except ConnectionRefusedError:

@@ -59,9 +59,9 @@ def _unreadable(section: Section, path: strict_yaml.Path) -> Iterator[str]:
     """Yield a sentence for each file that cannot be read here; it may be there where the exporter runs."""
     for name in fields_of(type(section)):
         value = getattr(section, name)
-        for at, one in enumerate(value) if isinstance(value, tuple) else ((None, value),):
+        for at, part in enumerate(value) if isinstance(value, tuple) else ((None, value),):
             inner = (*path, name) if at is None else (*path, name, at)
-            if isinstance(one, Section):
-                yield from _unreadable(one, inner)
-            elif isinstance(one, Path) and name.endswith("_file") and not os.access(one, os.R_OK):
-                yield f"{strict_yaml.dotted(inner)}: {one} cannot be read on this machine"
+            if isinstance(part, Section):
+                yield from _unreadable(part, inner)
+            elif isinstance(part, Path) and name.endswith("_file") and not os.access(part, os.R_OK):
+                yield f"{strict_yaml.dotted(inner)}: {part} cannot be read on this machine"

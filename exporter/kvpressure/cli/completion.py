@@ -12,7 +12,9 @@ from click.shell_completion import CompletionItem, ShellComplete
 
 from kvpressure.cli import main
 
-FILES, NOTHING, DIRECTORIES = 0, 4, 16
+FILES = 0
+NOTHING = 4
+DIRECTORIES = 16
 """Directives of cobra: what the shell completes beside the candidates."""
 
 

@@ -137,7 +137,9 @@ class RecordedGpus(Source):
     """The incident's GPUs, read once a second of its clock, without a child process."""
 
     def __init__(self, incident: Recorded, clock: DemoClock, on_report: OnReport) -> None:
-        self._incident, self._clock, self._on_report = incident, clock, on_report
+        self._incident = incident
+        self._clock = clock
+        self._on_report = on_report
         self._health = Health("recorded", "", clock.wall(), "no answer yet")
 
     def health(self) -> tuple[SourceHealth, ...]:
@@ -210,7 +212,9 @@ class Demo:
             *self._triage(),
             "",
         )
-        shown, verdict, next_row = None, "", 0.0
+        shown = None
+        verdict = ""
+        next_row = 0.0
         while (seconds := self.clock.monotonic()) < phases[-1].end:
             phase = next(phase for phase in phases if seconds < phase.end)
             if phase is not shown:
@@ -252,8 +256,8 @@ def _typed() -> list[str]:
         parts = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
         path = os.pathsep.join(str(Path(part).absolute()) for part in parts)
         return [*(["env", f"PYTHONPATH={path}"] if path else []), sys.executable, "-m", "kvpressure"]
-    found = shutil.which(program.name)
-    return [program.name if found and Path(found).samefile(program) else str(program.absolute())]
+    on_path = shutil.which(program.name)
+    return [program.name if on_path and Path(on_path).samefile(program) else str(program.absolute())]
 
 
 def _settings(url: str, listen_address: str) -> Settings:

@@ -111,10 +111,10 @@ def advice_json(findings: Sequence[Finding]) -> dict[str, object]:
 
 def _engine(finding: Finding) -> dict[str, object]:
     if finding.view is None:
-        found = unread_json(finding.target, finding.problem, finding.status, answering=False)
+        answer = unread_json(finding.target, finding.problem, finding.status, answering=False)
     else:
-        found = engine_json(finding.view, finding.actions, finding.problem, finding.status)
-    return {**found, "cause": finding.cause.value}  # always there: `unknown` without a page
+        answer = engine_json(finding.view, finding.actions, finding.problem, finding.status)
+    return {**answer, "cause": finding.cause.value}  # always there: `unknown` without a page
 
 
 @dataclass(slots=True)
@@ -187,7 +187,9 @@ class EngineFacts:
         self, sampled: SampledTarget, thresholds: Thresholds, beside: Sequence[EngineView] = ()
     ) -> list[Finding]:
         """Return the findings on one sampled target: its engines, or why none is known."""
-        name, problem, health = sampled.target.name, sampled.problem, sampled.health
+        name = sampled.target.name
+        problem = sampled.problem
+        health = sampled.health
         if not sampled.engines:
             why = problem or "the page answers, but shows no engine yet: has it served a request?"
             return [Finding(name, problem=why, status=STATUSES["timeout"] if health is None else status_of(health))]

@@ -70,50 +70,52 @@ def workloads(findings: Iterable[Finding]) -> list[WorkloadFinding]:
         return [_judged(key[1], [*unread, *known])]
     return [
         *(_judged(NOBODY, [finding]) for finding in unread),
-        *(_judged(workload, found) for (_, workload), found in groups.items()),
+        *(_judged(workload, replicas) for (_, workload), replicas in groups.items()),
     ]
 
 
-def workload_report(found: WorkloadFinding) -> list[RenderableType]:
+def workload_report(finding_of_all: WorkloadFinding) -> list[RenderableType]:
     """Return a line for each replica, and the verdict of the workload."""
-    of = found.workload
+    of = finding_of_all.workload
     place = " in ".join(part for part in (of.name, of.namespace) if part)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in ("replica", "state", "verdict", *_VALUES):
         table.add_column(name, overflow="fold", justify="right" if name in _VALUES else "left")
-    ports = {finding.target.rpartition(":")[2] for finding in found.replicas}
+    ports = {finding.target.rpartition(":")[2] for finding in finding_of_all.replicas}
     port = f":{min(ports)}" if of.namespace and len(ports) == 1 else ""
-    for finding in found.replicas:
+    for finding in finding_of_all.replicas:
         derived = {} if finding.view is None else finding.view.derived
         numbers = ((unit, at(derived, *path)) for unit, path in _VALUES.values())
         shown = ("" if value is None else quantity(value, unit) for unit, value in numbers)
-        name = replica_name(finding, found.replicas).removeprefix(f"{of.namespace}/").removesuffix(port)
+        name = replica_name(finding, finding_of_all.replicas).removeprefix(f"{of.namespace}/").removesuffix(port)
         table.add_row(clean(name), finding.state or "?", _verdict(finding), *shown)
     title = "  ".join(part for part in (of.model_name, place, of.role) if part)
-    problems = dict.fromkeys(f"{finding.target}: {note}" for finding in found.replicas for note in _notes(finding))
+    problems = dict.fromkeys(
+        f"{finding.target}: {note}" for finding in finding_of_all.replicas for note in _notes(finding)
+    )
     return [
         Text(clean(title), style="bold underline"),
         table,
         *(Text(clean(problem), style="yellow") for problem in problems),
-        Text(clean(f"workload: {found.text}"), style=_STYLES.get(found.word, "bold red")),
+        Text(clean(f"workload: {finding_of_all.text}"), style=_STYLES.get(finding_of_all.word, "bold red")),
     ]
 
 
 def workloads_json(findings: Iterable[Finding]) -> dict[str, object]:
     """Return the verdict on each workload for programs."""
-    return {"workloads": [_json(found) for found in workloads(findings)]}
+    return {"workloads": [_json(workload) for workload in workloads(findings)]}
 
 
-def _json(found: WorkloadFinding) -> dict[str, object]:
-    states = Counter(finding.state for finding in found.replicas)
-    actions = found.worst.actions if found.worst is not None else ()
+def _json(judged: WorkloadFinding) -> dict[str, object]:
+    states = Counter(finding.state for finding in judged.replicas)
+    actions = judged.worst.actions if judged.worst is not None else ()
     return {
-        **found.workload._asdict(),
-        "replicas": [finding.target for finding in found.replicas],
+        **judged.workload._asdict(),
+        "replicas": [finding.target for finding in judged.replicas],
         "states": {state.value: states[state] for state in ReplicaState},
-        "verdict": found.word,
-        "text": found.text,
-        "first": found.step or (actions[0].title if actions else None),
+        "verdict": judged.word,
+        "text": judged.text,
+        "first": judged.step or (actions[0].title if actions else None),
     }
 
 
@@ -150,42 +152,42 @@ def _verdict(finding: Finding) -> Text:
     return Text(f"{before}{label}", style=style)
 
 
-def _judged(workload: Workload, found: Sequence[Finding]) -> WorkloadFinding:
+def _judged(workload: Workload, findings: Sequence[Finding]) -> WorkloadFinding:
     """Return the verdict on a workload's replicas: lost ones first, then room of others, then what limits them."""
-    thresholds, total = load_thresholds(), len(found)
-    views = [finding.view for finding in found if finding.view is not None]
-    states = Counter(finding.state for finding in found)
-    troubles = Counter(CATALOGUE[finding.cause].label for finding in found if finding.cause in TROUBLE)
-    worst = worst_first(found)[0]
-    demand = _demand(found)
-    if lost := [finding for finding in found if finding.state in _LOST]:
+    thresholds, total = load_thresholds(), len(findings)
+    views = [finding.view for finding in findings if finding.view is not None]
+    states = Counter(finding.state for finding in findings)
+    troubles = Counter(CATALOGUE[finding.cause].label for finding in findings if finding.cause in TROUBLE)
+    worst = worst_first(findings)[0]
+    demand = _demand(findings)
+    if lost := [finding for finding in findings if finding.state in _LOST]:
         text = ", ".join(f"{states[state]} {state}" for state in _LOST if states[state]) + f" of {_replicas(total)}"
-        serving = [finding for finding in found if finding.state not in _LOST]
+        serving = [finding for finding in findings if finding.state not in _LOST]
         others = f"; of the others: {_judged(workload, serving).text}" if serving else ""
         worst = worst_first(lost)[0]
         step = "" if worst.actions else f"See whether the server of {worst.target} runs, and its log"
-        return WorkloadFinding(workload, tuple(found), "lost", text + others, step, worst)
+        return WorkloadFinding(workload, tuple(findings), "lost", text + others, step, worst)
     if (uneven := unevenness(views, thresholds)) is not None:
         text = (
             f"uneven: {percent(uneven.fits_ratio)} of what waits on {_replicas(len(uneven.hot))} would fit on the "
             f"{len(uneven.free)} of {total} that have room{uneven.reason}"
         )
-        return WorkloadFinding(workload, tuple(found), "uneven", text, ROUTE_BY_LOAD)
+        return WorkloadFinding(workload, tuple(findings), "uneven", text, ROUTE_BY_LOAD)
     if troubles:
         what = ", ".join(f"{label} on {number}" for label, number in troubles.most_common())
-        return WorkloadFinding(workload, tuple(found), "limited", f"{what} of {_replicas(total)}{demand}", "", worst)
+        return WorkloadFinding(workload, tuple(findings), "limited", f"{what} of {_replicas(total)}{demand}", "", worst)
     if states[ReplicaState.UNREADABLE]:
         text = f"{states[ReplicaState.UNREADABLE]} of {_replicas(total)} cannot be read"
-        return WorkloadFinding(workload, tuple(found), "unknown", text)
-    if any(finding.cause is NOT_KNOWN for finding in found):
-        why = {meaning(finding.diagnosis) for finding in found if finding.diagnosis and finding.cause is NOT_KNOWN}
-        return WorkloadFinding(workload, tuple(found), "unknown", " ".join(sorted(why)) or "no verdict", "", worst)
-    return WorkloadFinding(workload, tuple(found), "served", f"all demand is served by {_replicas(total)}{demand}")
+        return WorkloadFinding(workload, tuple(findings), "unknown", text)
+    if any(finding.cause is NOT_KNOWN for finding in findings):
+        why = {meaning(finding.diagnosis) for finding in findings if finding.diagnosis and finding.cause is NOT_KNOWN}
+        return WorkloadFinding(workload, tuple(findings), "unknown", " ".join(sorted(why)) or "no verdict", "", worst)
+    return WorkloadFinding(workload, tuple(findings), "served", f"all demand is served by {_replicas(total)}{demand}")
 
 
-def _demand(found: Sequence[Finding]) -> str:
+def _demand(findings: Sequence[Finding]) -> str:
     """Return how many replicas the demand fills, "" where that is not known."""
-    views = [(finding.target, finding.view) for finding in found if finding.view is not None]
+    views = [(finding.target, finding.view) for finding in findings if finding.view is not None]
     told = [(target, demands_of(view.derived)) for target, view in views if "demand_replicas" in view.derived]
     needed = max(demand_replicas(told).values(), default=None)
     return "" if needed is None else f"; the demand fills {count(needed)}"

@@ -74,8 +74,8 @@ settings_flags = together(
 
 def given(parameters: Mapping[str, str | None]) -> dict[str, str]:
     """Return the flags given, by their names in the settings."""
-    found = ((_ALSO.get(flag, (flag,))[0], parameters.get(_parameter(flag))) for flag in _FLAGS)
-    return {flag: value for flag, value in found if value is not None}
+    texts = ((_ALSO.get(flag, (flag,))[0], parameters.get(_parameter(flag))) for flag in _FLAGS)
+    return {flag: value for flag, value in texts if value is not None}
 
 
 def thresholds_of(overrides: Path | None) -> Thresholds:

@@ -45,8 +45,8 @@ async def opened(words: Sequence[str], options: Mapping[str, Any]) -> AsyncItera
     kubectl = Kubectl(options.get("context") or "", options.get("namespace") or "")
     with ended_by_signals():
         async with contextlib.AsyncExitStack() as stack:
-            found = await find_pods(kubectl, references, options.get("selector") or "")
-            pods = engines_in(found)
+            referenced = await find_pods(kubectl, references, options.get("selector") or "")
+            pods = engines_in(referenced)
             await asyncio.gather(*(pod.open(kubectl, stack) for pod in pods))
             yield kubectl, pods
 
@@ -64,11 +64,11 @@ async def forwarded(named: str, options: Mapping[str, Any]) -> AsyncIterator[tup
         yield f"{target.url}{target.path}", replace(access_of(options), tls=target.tls)
 
 
-def engines_in(found: Sequence[ReferencedPod]) -> list[NamedPod]:
+def engines_in(referenced: Sequence[ReferencedPod]) -> list[NamedPod]:
     """Return the pods whose engine is known; print those left out. Raises KubeError when none is known."""
     pods: list[NamedPod] = []
     problems: list[KubeError] = []
-    for pod in found[:MAX_PODS]:
+    for pod in referenced[:MAX_PODS]:
         try:
             pods.append(NamedPod(pod, engine_pod(pod, time.time())))
         except KubeError as error:
@@ -77,8 +77,8 @@ def engines_in(found: Sequence[ReferencedPod]) -> list[NamedPod]:
         raise problems[0]
     for problem in problems:
         say(f"left out: {problem}", err=True)
-    if len(found) > MAX_PODS:
-        say(f"{len(found)} pods match; the first {MAX_PODS} are read, name others one by one", err=True)
+    if len(referenced) > MAX_PODS:
+        say(f"{len(referenced)} pods match; the first {MAX_PODS} are read, name others one by one", err=True)
     return pods
 
 

@@ -118,14 +118,14 @@ async def _record(address: str, writer: TraceWriter, options: Mapping[str, Any])
 def _dump_gpus(output: Path, duration: float, interval: float) -> None:
     options = replace(GpuSettings(), interval_seconds=interval)
     dumps = [record_gpus(vendor, options, duration) for vendor in BINDINGS]
-    found = [dump for dump in dumps if not dump["error"]]
+    readings = [dump for dump in dumps if not dump["error"]]
     for dump in dumps:
         if dump["error"]:
             say(f"{dump['vendor']}: {dump['error']}", err=True)
-    if not found:
+    if not readings:
         sys.exit(1)
     try:
-        output.write_text(json.dumps(found, indent=1) + "\n")
+        output.write_text(json.dumps(readings, indent=1) + "\n")
     except OSError as error:
         _end_unwritten(output, error)
-    say(f"readings of {', '.join(dump['vendor'] for dump in found)} written to {output}")
+    say(f"readings of {', '.join(dump['vendor'] for dump in readings)} written to {output}")

@@ -127,7 +127,9 @@ class _Server:
 
 def _first(lines: Iterator[TraceLine | TraceError]) -> list[TraceLine | TraceError]:
     """Return the first lines, with several times of one server if there are."""
-    first, times, size = list[TraceLine | TraceError](), Counter[str](), 0
+    first = list[TraceLine | TraceError]()
+    times = Counter[str]()
+    size = 0
     for line in itertools.islice(lines, MAX_PENDING_ERRORS):
         first.append(line)
         if isinstance(line, TraceLine):

@@ -191,8 +191,8 @@ _IN_VAIN_SECONDS: Final = 10.0
 
 def numbers(view: EngineView) -> str:
     """Return the engine's values in one sentence, "" where none is known."""
-    found = ((name, unit, at(view.derived, *path)) for name, unit, path in _NUMBERS)
-    shown = [f"{name} {quantity(value, unit)}" for name, unit, value in found if value is not None]
+    values = ((name, unit, at(view.derived, *path)) for name, unit, path in _NUMBERS)
+    shown = [f"{name} {quantity(value, unit)}" for name, unit, value in values if value is not None]
     in_vain = at(view.derived, "nothing_admitted_seconds") or 0.0
     served = view.diagnosis is not None and view.diagnosis.cause in CALM
     if in_vain >= _IN_VAIN_SECONDS and not served:

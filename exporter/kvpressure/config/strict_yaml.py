@@ -232,7 +232,9 @@ class _Builder:
     """Turns composed nodes into data."""
 
     def __init__(self, name: str, charge: Callable[[int], None], *, merges: bool) -> None:
-        self.name, self.charge, self.merges = name, charge, merges
+        self.name = name
+        self.charge = charge
+        self.merges = merges
         self.lines: dict[Path, int] = {}
         self.problems: list[Problem] = []
 

@@ -78,7 +78,9 @@ class Diagnostician:
             # Named once that has lasted: it began when nothing moved any more, or when somebody was last served.
             unserved = t - facts.window.stall.seconds if rule.has_lasted else t
             self._since = min(facts.standing_since or t, unserved)
-        self._named, self._grounds, self._missing = rule, rule.grounds(facts), missing_evidence(judged, facts)
+        self._named = rule
+        self._grounds = rule.grounds(facts)
+        self._missing = missing_evidence(judged, facts)
         self._other_detail_since = None
         return rule
 

@@ -20,7 +20,9 @@ def score(inputs: Inputs) -> float | None:
     Each of admission blocking, preemption, eviction and saturation alone can make it high; batch collapse, inflation
     and idle compute only raise it, for they have other causes too. Monotone in every piece of evidence.
     """
-    queue, preemption, thresholds = inputs.window.queue, inputs.window.preemption, inputs.thresholds
+    queue = inputs.window.queue
+    preemption = inputs.window.preemption
+    thresholds = inputs.thresholds
     blocked_full = thresholds.score.blocked_full_factor * thresholds.symptoms.admission_blocked_min_ratio
     preempted_full = thresholds.score.preempted_full_factor * thresholds.symptoms.preempting_min_ratio
     preempted = preemption.request_ratio
@@ -129,7 +131,9 @@ def confidence(rule: Rule, facts: Facts) -> float:
 
 
 def _agreement(rule: Rule, facts: Facts) -> float:
-    unknown, agree, counted = facts.thresholds.confidence.unknown_weight_ratio, 0.0, 0.0
+    unknown = facts.thresholds.confidence.unknown_weight_ratio
+    agree = 0.0
+    counted = 0.0
     for name, expected in rule.expects.items():
         if name == EVICTION_SHOWS:
             agree += facts.thresholds.confidence.core_weight_factor * _eviction_shows(facts)

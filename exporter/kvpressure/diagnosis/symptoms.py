@@ -202,7 +202,9 @@ def _throughput_plateau(inputs: Inputs) -> Evidence:
 def _frontend_slow(inputs: Inputs) -> Evidence:
     """Judge the mean time outside the engine: a good part of requests, or most of the time to first token."""
     name, unit = "frontend_slow", "seconds"
-    thresholds, queue, outside = inputs.thresholds, inputs.window.queue, inputs.window.outside
+    thresholds = inputs.thresholds
+    queue = inputs.window.queue
+    outside = inputs.window.outside
     threshold = thresholds.symptoms.frontend_slow_min_seconds
     if outside is None:
         return Evidence(name, None, "not known: no request ended, or its time is not counted", None, threshold, unit)

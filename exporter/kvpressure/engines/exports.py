@@ -91,8 +91,8 @@ def _head(name: str, labels: Mapping[str, Any]) -> str:
 
 def csv_separator(line: str) -> str:
     """Return the separator that a CSV's first line names (`sep=,`, for Excel) or shows after Time, "" where none is."""
-    found = _SEPARATOR.fullmatch(line) or _TIME_COLUMN.match(line)
-    return found[1] if found else ""
+    match = _SEPARATOR.fullmatch(line) or _TIME_COLUMN.match(line)
+    return match[1] if match else ""
 
 
 def names_separator(line: str) -> bool:

@@ -88,7 +88,9 @@ class _Reading:
             self._problem(where, str(error))
             return
         fields = {key: value for key, value in common.items() if key not in ("scheme", "name")}
-        address, namespace, pod = default_name(url), common["namespace"], common["pod"]
+        address = default_name(url)
+        namespace = common["namespace"]
+        pod = common["pod"]
         whole = f"{namespace}/{pod}:{address.rpartition(':')[2]}" if namespace and pod else address
         self.targets.append(Target(url=url, name=common["name"] or whole, **fields))
 

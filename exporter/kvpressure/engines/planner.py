@@ -47,15 +47,15 @@ class _Index:
     and a proxy those of all that it collects from. Then a label that every series has tells them apart.
     """
 
-    def __init__(self, found: Mapping[str, Sequence[_Found]], table: Table) -> None:
+    def __init__(self, by_name: Mapping[str, Sequence[_Found]], table: Table) -> None:
         info, self._label = table.info, table.engine_label
-        self.names = frozenset(found)
-        self.labelled = any(self._label in line.labels for series in found.values() for line in series)
-        self.infos = found.get(info, ())
+        self.names = frozenset(by_name)
+        self.labelled = any(self._label in line.labels for series in by_name.values() for line in series)
+        self.infos = by_name.get(info, ())
         self._series: defaultdict[tuple[str, _Engine], list[_Found]] = defaultdict(list)
         named: defaultdict[_Engine, list[tuple[str, _Found]]] = defaultdict(list)
         for name in self.names - {info}:
-            for line in found[name]:
+            for line in by_name[name]:
                 model = line.labels.get(table.model_label) or line.labels.get(table.other_model_label, "")
                 named[model, self.engine(line)].append((name, line))
         self._servers: dict[_Engine, tuple[str, str, str]] = {}
@@ -74,9 +74,9 @@ class _Index:
             raise LargePageError(f"the page has {len(self.engines)} engines, more than {MAX_ENGINES}")
         self._engines_of = Counter(model for model, _ in self.engines)
 
-    def engine(self, found: _Found) -> str:
+    def engine(self, line: _Found) -> str:
         """Return the rank of a series."""
-        return found.labels.get(self._label, _SERVER if self.labelled else _SOLE)
+        return line.labels.get(self._label, _SERVER if self.labelled else _SOLE)
 
     def infos_of(self, engine: _Engine) -> list[_Found]:
         """Return the series that describe the engine's cache, whatever its model: they do not name one."""
@@ -100,10 +100,12 @@ def _server_label(series: Sequence[tuple[str, _Found]], table: Table) -> str:
     if len({name for name, _ in series}) < _LEAST_NAMES:
         return ""
     batches = {name for row in table.gauges if row.signal == "running" for name in row.names}
-    heads = [one.labels for name, one in series if name in batches] or [one.labels for _, one in series]
-    common = set[str].intersection(*(set(one.labels) for _, one in series)) - table.within_engine
-    values = {label: frozenset(one.labels[label] for _, one in series) for label in common}
-    fitting = [label for label, found in values.items() if found == {labels[label] for labels in heads} - {""}]
+    heads = [line.labels for name, line in series if name in batches] or [line.labels for _, line in series]
+    common = set[str].intersection(*(set(line.labels) for _, line in series)) - table.within_engine
+    values = {label: frozenset(line.labels[label] for _, line in series) for label in common}
+    fitting = [
+        label for label, label_values in values.items() if label_values == {labels[label] for labels in heads} - {""}
+    ]
     most = max((len(values[label]) for label in fitting), default=1)
     finest = [label for label in fitting if len(values[label]) == most > 1]
     return min(finest, key=lambda label: (max(map(len, values[label])), label), default="")
@@ -114,17 +116,21 @@ def make_plan(table: Table, series: Sequence[Series]) -> Plan | None:
 
     Of series with the same name and labels the last one counts. Raises LargePageError.
     """
-    slots = {one: slot for slot, one in enumerate(series)}
-    spellings = {name: _spelling(table, name) for name in {one.name for one in slots}}
-    spelled = Counter(spelling for one in slots if (spelling := spellings[one.name]) is not None)
+    slots = {sample: slot for slot, sample in enumerate(series)}
+    spellings = {name: _spelling(table, name) for name in {sample.name for sample in slots}}
+    spelled = Counter(spelling for sample in slots if (spelling := spellings[sample.name]) is not None)
     if not spelled:
         return None
     spelling = spelled.most_common(1)[0][0]
-    own = {name: table.prefix + name.removeprefix(spelling) for name, found in spellings.items() if found == spelling}
+    own = {
+        name: table.prefix + name.removeprefix(spelling)
+        for name, own_spelling in spellings.items()
+        if own_spelling == spelling
+    }
     # What is of the whole server may lack the labels that its engines have, and is none of them.
     of_server = {name for row in (*table.server_gauges, *table.server_counters) for name in row.names}
     index = _Index(_named(slots, {name: of for name, of in own.items() if of not in of_server}), table)
-    facts = PageFacts(len({index.engine(one) for one in index.infos}), index.labelled, index.names)
+    facts = PageFacts(len({index.engine(sample) for sample in index.infos}), index.labelled, index.names)
     server = [_of_server(rows, slots, own) for rows in (table.server_gauges, table.server_counters)]
     worker = worker_of(slots)
     engines = tuple(_engine_plan(table, index, engine, facts, server, worker) for engine in index.engines)
@@ -133,7 +139,7 @@ def make_plan(table: Table, series: Sequence[Series]) -> Plan | None:
 
 def recognised(table: Table, series: Sequence[Series]) -> int:
     """Return the number of series that the table names."""
-    return sum(_spelling(table, one.name) is not None for one in series)
+    return sum(_spelling(table, sample.name) is not None for sample in series)
 
 
 def _spelling(table: Table, name: str) -> str | None:
@@ -142,19 +148,19 @@ def _spelling(table: Table, name: str) -> str | None:
 
 def _named(slots: Mapping[Series, int], own: Mapping[str, str]) -> dict[str, list[_Found]]:
     """Return the series whose names are in `own`, by the table's name for each."""
-    found: defaultdict[str, list[_Found]] = defaultdict(list)
+    by_name: defaultdict[str, list[_Found]] = defaultdict(list)
     for (name, labels), slot in slots.items():
         if name in own:
-            found[own[name]].append(_Found(slot, dict(labels)))
-    return dict(found)
+            by_name[own[name]].append(_Found(slot, dict(labels)))
+    return dict(by_name)
 
 
 def _of_server(rows: Sequence[Row], slots: Mapping[Series, int], own: Mapping[str, str]) -> Chosen:
     names = {name for row in rows for name in row.names}
-    found = _named(slots, {name: own.get(name, name) for name in (*names, *own) if own.get(name, name) in names})
+    by_name = _named(slots, {name: own.get(name, name) for name in (*names, *own) if own.get(name, name) in names})
     chosen: dict[str, tuple[Row, Parts]] = {}
     for row in rows:
-        picked = _picked(row, [one for name in row.names for one in found.get(name, ())])
+        picked = _picked(row, [line for name in row.names for line in by_name.get(name, ())])
         if picked and row.signal not in chosen:
             chosen[row.signal] = row, picked
     return list(chosen.values())
@@ -163,7 +169,7 @@ def _of_server(rows: Sequence[Row], slots: Mapping[Series, int], own: Mapping[st
 def _engine_plan(
     table: Table, index: _Index, engine: _Engine, facts: PageFacts, server: Sequence[Chosen], worker: str
 ) -> EnginePlan:
-    configs = {table.info_cache(one.labels, facts) for one in index.infos_of(engine)}
+    configs = {table.info_cache(info.labels, facts) for info in index.infos_of(engine)}
     # Several processes may describe one engine; if they contradict each other, its configuration is unknown.
     described = configs.pop() if len(configs) == 1 else None
     known = replace(described or CacheConfig(), admission=table.admission)
@@ -186,19 +192,19 @@ def _engine_plan(
 
 def _chosen(rows: Sequence[Row], index: _Index, engine: _Engine) -> Chosen:
     """Return each signal's first row that the page has, with the positions of its values."""
-    found: dict[str, tuple[Row, Parts]] = {}
+    chosen: dict[str, tuple[Row, Parts]] = {}
     for row in rows:
         picked = (_picked(row, index.series(name, engine)) for name in row.names)
-        if row.signal not in found and (parts := next(filter(None, picked), ())):
-            found[row.signal] = row, parts
-    return list(found.values())
+        if row.signal not in chosen and (parts := next(filter(None, picked), ())):
+            chosen[row.signal] = row, parts
+    return list(chosen.values())
 
 
-def _picked(row: Row, found: Iterable[_Found]) -> Parts:
+def _picked(row: Row, lines: Iterable[_Found]) -> Parts:
     parts: defaultdict[str, list[int]] = defaultdict(list)
-    for one in found:
-        if all(fnmatchcase(one.labels.get(label, ""), pattern) for label, pattern in row.where):
-            parts[one.labels.get(row.parts, "")].append(one.slot)
+    for line in lines:
+        if all(fnmatchcase(line.labels.get(label, ""), pattern) for label, pattern in row.where):
+            parts[line.labels.get(row.parts, "")].append(line.slot)
     return tuple(map(tuple, parts.values()))
 
 
@@ -208,10 +214,10 @@ def _histogram(row: Row, index: _Index, engine: _Engine) -> Histogram | None:
     if stem is None:
         return None
     buckets: defaultdict[frozenset[tuple[str, str]], dict[float, int]] = defaultdict(dict)
-    for one in index.series(f"{stem}_bucket", engine):
-        buckets[_rest(one)][_bound(one)] = one.slot
-    sums = {_rest(one): one.slot for one in index.series(f"{stem}_sum", engine)}
-    counts = {_rest(one) for one in index.series(f"{stem}_count", engine)}
+    for line in index.series(f"{stem}_bucket", engine):
+        buckets[_rest(line)][_bound(line)] = line.slot
+    sums = {_rest(line): line.slot for line in index.series(f"{stem}_sum", engine)}
+    counts = {_rest(line) for line in index.series(f"{stem}_count", engine)}
     bounds = {tuple(sorted(slots)) for slots in buckets.values()}
     if len(bounds) != 1 or not buckets.keys() == sums.keys() == counts:
         return None
@@ -222,12 +228,12 @@ def _histogram(row: Row, index: _Index, engine: _Engine) -> Histogram | None:
     return Histogram(row.signal, shared, parts)
 
 
-def _rest(found: _Found) -> frozenset[tuple[str, str]]:
-    return frozenset((name, value) for name, value in found.labels.items() if name != "le")
+def _rest(line: _Found) -> frozenset[tuple[str, str]]:
+    return frozenset((name, value) for name, value in line.labels.items() if name != "le")
 
 
-def _bound(found: _Found) -> float:
+def _bound(line: _Found) -> float:
     try:
-        return float(found.labels["le"])
+        return float(line.labels["le"])
     except (KeyError, ValueError):
         return math.nan

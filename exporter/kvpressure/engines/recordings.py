@@ -200,7 +200,9 @@ def _parse(path: Path, number: int, line: str) -> TraceLine | TraceError:
         record = json.loads(line)
         if isinstance(record, dict) and is_aiperf(record):
             return _exported(number, aiperf_page(record), record.get("benchmark_phase"))
-        t, page, label = float(record["t"]), record["page"], record.get("label")
+        t = float(record["t"])
+        page = record["page"]
+        label = record.get("label")
         if not 0 <= t <= LATEST_SECONDS or not isinstance(page, str):
             raise ValueError("`t` must be unix seconds and `page` a string")
         gpus = _gpus(t, record["gpus"]) if isinstance(record.get("gpus"), list) else None

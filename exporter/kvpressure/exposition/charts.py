@@ -13,7 +13,9 @@ from kvpressure.model.catalogue import CATALOGUE
 from kvpressure.model.view import TROUBLE
 from kvpressure.signals.history import POINTS, STEP_SECONDS, History, Span
 
-HEIGHT, TOP, BOTTOM = 480, 10, 470
+HEIGHT = 480
+TOP = 10
+BOTTOM = 470
 """Height of a chart in its own units, and the places of its lines' highest and lowest points.
 
 Its width is one per point; the page stretches it.

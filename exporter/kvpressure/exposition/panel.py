@@ -176,7 +176,7 @@ def _evidence(diagnosis: Diagnosis | None) -> dict[str, object]:
         for evidence in (diagnosis.symptoms.values() if diagnosis else ())
     ]
     true, false, unknown = ([row for row in rows if row["verdict"] == verdict] for verdict in _VERDICTS.values())
-    counts = [f"{len(found)} {word}" for found, word in ((false, "false"), (unknown, NOT_KNOWN)) if found]
+    counts = [f"{len(symptoms)} {word}" for symptoms, word in ((false, "false"), (unknown, NOT_KNOWN)) if symptoms]
     return {"true": true, "rest": [*false, *unknown], "rest_label": "Other symptoms: " + ", ".join(counts)}
 
 

@@ -136,7 +136,9 @@ def page_html(name: str, query: Mapping[str, str], missing: str = "") -> str:
 
     With `missing` it says that there is no runbook of that name.
     """
-    markdown, values, text = _markdown(), _values(query), for_people(name)
+    markdown = _markdown()
+    values = _values(query)
+    text = for_people(name)
     tokens = markdown.parse(text)
     parameters = f"?{urlencode(values)}" if values else ""
     for token in tokens:

@@ -65,7 +65,7 @@ def negotiate(accept: str) -> Format:
     The library's `choose_encoder` returns the Content-Type of the preferred part, which it gets alone and normalized:
     by itself it ignores weights, fails at versions that are not numbers, and accepts any number as a version.
     """
-    accepted = [found for part in accept.split(",") if (found := _requested(part)) is not None]
+    accepted = [requested for part in accept.split(",") if (requested := _requested(part)) is not None]
     _, media, best = max(accepted, key=lambda part: (part[0], part[1] == _OPENMETRICS), default=(1.0, "", ""))
     return Format(media == _OPENMETRICS, choose_encoder(best)[1])
 

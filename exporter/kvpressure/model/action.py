@@ -77,7 +77,9 @@ class Expected:
     @property
     def worse(self) -> bool:
         """Whether it is worse in what it is for, as printed: fewer tokens/s, or later answers and as many waiting."""
-        tokens, latency, waiting = self.tokens_per_second, self.latency_p95, self.waiting
+        tokens = self.tokens_per_second
+        latency = self.latency_p95
+        waiting = self.waiting
         if self.at_best:
             return False
         later = _printed(latency.after) > _printed(latency.before)
@@ -90,7 +92,9 @@ class Expected:
 
         A figure that was not measured before is left out; "" where none was.
         """
-        tokens, latency, waiting = self.tokens_per_second, self.latency_p95, self.waiting
+        tokens = self.tokens_per_second
+        latency = self.latency_p95
+        waiting = self.waiting
         if self.doubt:
             least = f"tokens/s {_before(tokens)}{_round(tokens.low)} or more"
             refused = f", refuses {self.refused_ratio:.0%}" if self.refused_ratio > 0 else ""

@@ -45,7 +45,9 @@ class Share:
     """What one source, or one KV feed, may take. Safe to use from several threads."""
 
     def __init__(self, budget: Budget, allowances: tuple[Allowance, ...], feed: Allowance | None = None) -> None:
-        self._budget, self._allowances, self._feed = budget, allowances, feed
+        self._budget = budget
+        self._allowances = allowances
+        self._feed = feed
 
     def feed(self) -> Share:
         """Return the share of one feed of this source."""
@@ -74,8 +76,8 @@ class Share:
         """Note seconds of CPU that were used."""
         with self._budget.lock:
             now = time.monotonic()
-            for one in (*self._allowances, *((self._feed,) if self._feed else ())):
-                one.take(seconds, now)
+            for allowance in (*self._allowances, *((self._feed,) if self._feed else ())):
+                allowance.take(seconds, now)
 
     @contextmanager
     def measured(self) -> Iterator[None]:

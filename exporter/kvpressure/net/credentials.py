@@ -52,13 +52,13 @@ class BasicAuth(Protocol):
 def stamp(path: str, what: str, unusable: type[SourceError]) -> Stamp:
     """Return the file's version; raises `unusable` unless it is a readable regular file."""
     try:
-        found = Path(path).stat()
+        status = Path(path).stat()
     except (OSError, ValueError) as error:
         raise _unreadable(path, what, unusable, error) from error
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         # Opening a pipe would block the whole exporter.
         raise unusable(f"{what} {brief(path)} is not a regular file; nothing was sent")
-    return stamp_of(found)
+    return stamp_of(status)
 
 
 def _unreadable(path: str, what: str, unusable: type[SourceError], error: Exception) -> SourceError:

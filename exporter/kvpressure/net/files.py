@@ -11,9 +11,9 @@ Stamp: TypeAlias = tuple[int, ...]
 """The version of a file's content, known without reading it."""
 
 
-def stamp_of(found: os.stat_result) -> Stamp:
+def stamp_of(status: os.stat_result) -> Stamp:
     """Return device, inode, size, modification and change time."""
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def stamp(path: Path) -> Stamp | None:

@@ -161,7 +161,9 @@ class Guard(Generic[T]):
         except Exception as error:  # noqa: BLE001
             self._down(bug(error), began, error)
         else:
-            was_up, self._failures, self.failure = self.up, 0, None
+            was_up = self.up
+            self._failures = 0
+            self.failure = None
             self._health.up(self._clock.wall(), self._duration(began))
             if not was_up:
                 log.info("source up", source=self._source, target=self._target)

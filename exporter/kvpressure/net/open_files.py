@@ -71,7 +71,9 @@ def _require(mode: int) -> None:
 
 def without_foreign_links(path: Path) -> str:
     """Return the path with the links in it resolved. Raises NotAFileError at one that neither root nor we made."""
-    left, done, links = list(reversed(path.absolute().parts[1:])), "/", 0
+    left = list(reversed(path.absolute().parts[1:]))
+    done = "/"
+    links = 0
     while left:
         part = left.pop()
         here = os.path.normpath(os.path.join(done, part))  # noqa: PTH118 - of `..` after a link, too

@@ -100,7 +100,9 @@ def is_bounded(text: bytes) -> bool:
 
 def read_answer(body: bytes) -> tuple[Any, list[Samples]]:
     """Return an answer's values, in which every list of samples is its place in the second. Raises ValueError."""
-    rest, samples, at = bytearray(), list[Samples](), 0
+    rest = bytearray()
+    samples = list[Samples]()
+    at = 0
     left = MAX_SAMPLES
     while match := _VALUES.search(body, at):
         end = body.find(b"]]", match.end())
@@ -224,8 +226,8 @@ def connection_error(error: BaseException, where: str) -> PrometheusError:
 def _message(body: bytes) -> str:
     """Return the error in the API's JSON, else the start of the body; "" for HTML."""
     try:
-        found = json.loads(body)
+        answer = json.loads(body)
     except (ValueError, RecursionError):
         text = body[:300].decode(errors="replace").strip()
         return "" if text.startswith("<") else text
-    return str(found.get("error", "")) if isinstance(found, dict) else ""
+    return str(answer.get("error", "")) if isinstance(answer, dict) else ""

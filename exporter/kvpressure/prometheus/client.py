@@ -72,7 +72,9 @@ class Prometheus:
     """One server. Use it as a context manager; for one thread. Redirects are refused and answers are bounded."""
 
     def __init__(self, server: Server, *, wait: Callable[[float], None] = time.sleep) -> None:
-        self._url, self._headers, self._wait = _base(server.url), dict(server.headers), wait
+        self._url = _base(server.url)
+        self._headers = dict(server.headers)
+        self._wait = wait
         self._shown = brief(self._url, 200)
         self._tls = tls_context(tls_files(server.tls)) if self._url.startswith("https://") else True
         self._proxy = _proxy(self._url)

@@ -69,7 +69,9 @@ def _place(target: Target) -> _Place:
 
 def _of_workers(series: Iterable[Mapping[str, str]]) -> dict[_Place, set[str]]:
     """Return what Dynamo's frontends say of the workers near them, where they serve one model and any prefills."""
-    ids, types, models = dict[_Place, set[str]](), dict[_Where, dict[str, str]](), dict[_Where, set[str]]()
+    ids = dict[_Place, set[str]]()
+    types = dict[_Where, dict[str, str]]()
+    models = dict[_Where, set[str]]()
     for labels in series:
         name, its = labels.get("__name__", ""), Target(tuple(sorted(labels.items())))
         where = its.get("cluster"), its.namespace

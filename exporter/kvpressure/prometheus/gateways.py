@@ -124,7 +124,9 @@ class Queue:
     """The reports of one pool's gateway, read some hours at a time."""
 
     def __init__(self, server: Prometheus, pool: Pool, target: str) -> None:
-        self._server, self._pool, self._target = server, pool, target
+        self._server = server
+        self._pool = pool
+        self._target = target
         self._page = Span(0.0, 0.0)
         self._values: Mapping[str, Mapping[int, float]] = {}
 
@@ -173,9 +175,9 @@ class Queue:
         return exprs
 
     def _query(self, expr: str) -> dict[int, float]:
-        found: dict[int, float] = {}
+        values: dict[int, float] = {}
         for page in pages(self._page, STEP_SECONDS, DAY_SECONDS):
             for row in ranged(self._server, expr, page, STEP_SECONDS):
                 usable = ((t, value) for t, value in row["values"] if 0 <= value <= LARGEST_VALUE)
-                found.update((round((t - self._page.start) / STEP_SECONDS), value) for t, value in usable)
-        return found
+                values.update((round((t - self._page.start) / STEP_SECONDS), value) for t, value in usable)
+        return values

@@ -128,7 +128,7 @@ def spelled(tables: Iterable[Table], present: Collection[str]) -> list[Spelled]:
         for table in tables
         for spelling in table.spellings
     )
-    return [one for one in every if one.named("running") is not None]
+    return [table_spelling for table_spelling in every if table_spelling.named("running") is not None]
 
 
 @dataclass(frozen=True, slots=True, order=True)

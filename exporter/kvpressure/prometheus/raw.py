@@ -142,11 +142,11 @@ def _filled(copies: Sequence[Sequence[float]]) -> dict[float, int]:
 
 def _times(times: Iterable[float], step: float) -> list[float]:
     """Return times of scrapes, oldest first, thinned to one a step."""
-    found: list[float] = []
+    kept: list[float] = []
     for t in sorted(times):
-        if not found or t - found[-1] >= _EARLY_RATIO * step:
-            found.append(t)
-    return found
+        if not kept or t - kept[-1] >= _EARLY_RATIO * step:
+            kept.append(t)
+    return kept
 
 
 def _all_times(columns: Columns) -> list[float]:

@@ -141,11 +141,11 @@ class PageScanner(Generic[PlanT]):
         starts: list[int] = []
         values: list[float] = []
         for i, text in enumerate(texts):
-            block, found = yield from block_steps(text, opens=i == 0, names=self._names)
+            block, block_values = yield from block_steps(text, opens=i == 0, names=self._names)
             texts[i] = block.text if block.text == text else text
             blocks.append(block)
             starts.append(len(values))
-            values += found
+            values += block_values
         series = tuple(series for block in blocks for series in block.series)
         return _Layout(_size_bytes(texts, series), texts, blocks, starts, values, self._make_plan(series))
 

@@ -261,7 +261,9 @@ def _starved(test: _Test) -> bool:
 
     Where layers differ a request takes more than its tokens: then the cache has to be full.
     """
-    points, cache, long = test.points, test.window.cache, test.long
+    points = test.points
+    cache = test.window.cache
+    long = test.long
     started, usage = points.growth("started"), points.values("kv_usage")
     if started is None or started > 0 or not usage or not points.growth("generation_tokens"):
         return False
@@ -279,7 +281,9 @@ def _at_cap(test: _Test, steadiness: float | None) -> bool:
     for longer are kept free by something else. Such a step computes a prompt, and its place shows as free until it
     ends: where that takes longer than other steps, as many are free as prompts are being computed.
     """
-    points, window, thresholds = test.points, test.window, test.thresholds
+    points = test.points
+    window = test.window
+    thresholds = test.thresholds
     highest, queued = window.highest_running(), _queued(points)
     if seats := values(queued, "seats"):
         full = mean(values(queued, "running")) >= thresholds.batch.at_cap_min_ratio * mean(seats)
@@ -315,7 +319,9 @@ def _cap_is_untold(test: _Test) -> bool:
 
     Where room is kept for answers, the cache is full for the next request well before all of it is in use.
     """
-    points, room, symptoms = test.points, test.thresholds.room, test.thresholds.symptoms
+    points = test.points
+    room = test.thresholds.room
+    symptoms = test.thresholds.symptoms
     counted, usage = points.growth("started") is not None and points.growth("steps"), points.values("kv_usage")
     full = room.room_ample_max_usage_ratio if points.values("reserve_ratio") else symptoms.kv_saturated_min_ratio
     return not counted and bool(usage) and mean(usage) >= full
@@ -382,7 +388,9 @@ def _longest_prompt_tokens(test: _Test) -> float | None:
     Of those that finished, the middle of their highest bucket; of those that only started, what the starts between two
     polls computed, less typical ones for all but one of them.
     """
-    typical, long, window = test.typical, test.long, test.window
+    typical = test.typical
+    long = test.long
+    window = test.window
     if typical is None or long is None:
         return None
     lengths = [long, _most_of_one_request(test)]

@@ -143,7 +143,9 @@ def gateway_queue(points: Sequence[Point]) -> GatewayQueue | None:
         return GatewayQueue(in_engine_ratio=in_engine, refused_per_second=refused) if refused else None
     queues = values(points, _POOL)
     held = [point for point in points if point.gauges.get(_POOL, 0.0) >= 1]
-    seconds, kv, depth = values(points, _SECONDS), values(held, _KV), values(held, _QUEUE)
+    seconds = values(points, _SECONDS)
+    kv = values(held, _KV)
+    depth = values(held, _QUEUE)
     return GatewayQueue(
         requests=mean(queues),
         seconds=seconds[-1] if seconds else None,

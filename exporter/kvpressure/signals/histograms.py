@@ -23,7 +23,9 @@ class SpacedHistograms:
 
     def add(self, t: float, histograms: Mapping[str, HistogramSample]) -> None:
         """Take one reading in; it replaces the last while that is close to the one before, so both ends stay exact."""
-        readings, self.newest, self._growth = self._readings, histograms, {}
+        readings = self._readings
+        self.newest = histograms
+        self._growth = {}
         if len(readings) >= 2 and readings[-1][0] - readings[-2][0] < self._spacing * 0.999:
             readings.pop()
         readings.append((t, histograms))

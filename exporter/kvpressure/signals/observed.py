@@ -103,7 +103,9 @@ def _by_steps(intervals: Sequence[Interval], steps: Sequence[_Steps | None]) -> 
 
 
 def _lengths(window: EngineWindow, name: str) -> HistogramSample | None:
-    newest, longer, total = window.histogram(name), window.long_histogram(name), window.total(name)
+    newest = window.histogram(name)
+    longer = window.long_histogram(name)
+    total = window.total(name)
     if longer is None or longer.count < LEAST_ENDED:
         return total if total is not None and total.count else longer
     if newest is None or newest.count < LEAST_ENDED or not newest.sum or not longer.sum:

@@ -131,7 +131,9 @@ class _Track:
 
     def unmoved(self, counters: int, last: int) -> int:
         """Return the first poll since which these have been what they are in the poll `last`."""
-        place, same, first = last, self._same, self.first
+        place = last
+        same = self._same
+        first = self.first
         while place > first and same[place - 1][counters]:
             place -= 1
         return place

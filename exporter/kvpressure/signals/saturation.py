@@ -64,7 +64,9 @@ FAMILIES: Final = (
 
 def derive(reading: Reading) -> Derived:
     """Return `saturation_ratio` and `demand_replicas` by constraint."""
-    window, context, newest = reading.window, reading.context, reading.newest
+    window = reading.window
+    context = reading.context
+    newest = reading.newest
     more = _more(window, newest.queue, context.thresholds)
     most = _Most(context.thresholds.scaling.up_max_factor, _turn(window, context.thresholds))
     loads = {

@@ -127,7 +127,9 @@ def powers_of_two(histogram: HistogramSample, bounds: tuple[float, ...], longest
     counts, index = [], 0
     for bound in bounds:
         index = bisect_left(ended.bounds, bound, index)
-        low, high, count = edges[index], edges[index + 1], below[index]
+        low = edges[index]
+        high = edges[index + 1]
+        count = below[index]
         if high < math.inf:
             count += (below[index + 1] - count) * (bound - low) / (high - low)
         counts.append(count // 1.0)

@@ -226,7 +226,9 @@ def _held_up(between: HistogramSample) -> float | None:
         return None
     buckets = list(zip(between.bounds, between.counts, strict=True))
     pace = next(bound for bound, count in buckets if 2 * count >= between.count)
-    on_pace, below, low = 0.0, 0.0, 0.0
+    on_pace = 0.0
+    below = 0.0
+    low = 0.0
     for bound, count in buckets:
         if low >= LATE_FACTOR * pace:
             break

@@ -153,7 +153,9 @@ class Given:
 
     def server(self, page: Page, steps: StepTimes) -> Server:
         """Return the server with the room that requests have beside what they share."""
-        cache, pool, cached = page.observed.cache, page.pool, _cached(page.observed)
+        cache = page.observed.cache
+        pool = page.pool
+        cached = _cached(page.observed)
         if cached:
             # Shared beginnings take what those that run use beyond their own.
             usage = mean_of(interval.usage_ratio for interval in page.intervals)
@@ -199,7 +201,7 @@ def known(given: Given, taken: Open = LIKELIEST, *, like: Known | None = None) -
     demand = _demand(page, taken, arrivals)
     if like is not None and demand.rate and math.isinf(demand.counted_seconds):
         demand = replace(demand, seconds=COARSE_RATIO * demand.seconds)
-    found = Known(
+    built = Known(
         given.server(page, given.step_times(steps, taken.end)),
         demand,
         page.prompts,
@@ -210,18 +212,18 @@ def known(given: Given, taken: Open = LIKELIEST, *, like: Known | None = None) -
         question="" if taken == LIKELIEST else taken.question(page.prompts, page.running, page.observed.model_name),
     )
     if like is not None:
-        return _fitted_like(found, like, pool_limits=given.pool_limits)
+        return _fitted_like(built, like, pool_limits=given.pool_limits)
     may_wait = arrivals is not None and arrivals.most >= 1.0
     try:
-        at_rate = _fitted(found, given)
+        at_rate = _fitted(built, given)
         if not may_wait or _is_alike(at_rate):
             return at_rate
     except UnknownError:
         if not may_wait:
             raise
     # A few that came and ended do not show whether those who send them wait for their answers.
-    found = replace(found, demand=_demand(page, taken, None), must_wait=True)
-    return _fitted(found, given)
+    built = replace(built, demand=_demand(page, taken, None), must_wait=True)
+    return _fitted(built, given)
 
 
 def _is_alike(known: Known) -> bool:
@@ -256,28 +258,30 @@ def _measured(page: Page) -> Measured:
     )
 
 
-def _fitted(found: Known, given: Given) -> Known:
+def _fitted(candidate: Known, given: Given) -> Known:
     """Fit the pool so that as many run as were observed, and the steps so that they take as long.
 
     Room kept free, layers that keep different things, and unused blocks show only in how many run; where
     something else holds the batch back, how many run says nothing of the pool.
     """
-    measured, nominal, most_error = found.measured, found.server, given.thresholds.advice.simulated_error_max_ratio
-    closest, least_error = found, math.inf
+    measured = candidate.measured
+    nominal = candidate.server
+    most_error = given.thresholds.advice.simulated_error_max_ratio
+    closest, least_error = candidate, math.inf
     for _ in range(FITS):
-        simulation = Simulation(found.server, found.demand)
+        simulation = Simulation(candidate.server, candidate.demand)
         fits, speed, error = _beside(simulation.outcome(), measured)
         if (abs(fits - 1) < FITTED_RATIO or not given.pool_limits) and abs(speed - 1) < FITTED_RATIO:
-            return replace(found, simulation=simulation)
+            return replace(candidate, simulation=simulation)
         if error < least_error:
-            closest, least_error = replace(found, simulation=simulation), error
-        pool, steps = found.server.pool_tokens, found.server.steps
+            closest, least_error = replace(candidate, simulation=simulation), error
+        pool, steps = candidate.server.pool_tokens, candidate.server.steps
         if given.pool_limits and measured.waiting >= 1:
             pool = min(FIT_MAX_FACTOR * nominal.pool_tokens, max(nominal.pool_tokens / FIT_MAX_FACTOR, pool * fits))
-        found = replace(found, server=replace(found.server, pool_tokens=pool, steps=steps.scaled(speed)))
-    outcome = simulate(found.server, found.demand)
+        candidate = replace(candidate, server=replace(candidate.server, pool_tokens=pool, steps=steps.scaled(speed)))
+    outcome = simulate(candidate.server, candidate.demand)
     if outcome is not None and abs(outcome.tokens_per_second / measured.tokens_per_second - 1) <= most_error:
-        return found
+        return candidate
     if least_error <= most_error:  # where few run, one more or less that fits makes the fit swing
         return closest
     raise UnknownError("the simulation does not reproduce the current throughput of this engine")
@@ -295,16 +299,16 @@ def _beside(outcome: Outcome | None, measured: Measured) -> tuple[float, float, 
     return measured.running / outcome.running, speed, error
 
 
-def _fitted_like(found: Known, like: Known, *, pool_limits: bool) -> Known:
+def _fitted_like(candidate: Known, like: Known, *, pool_limits: bool) -> Known:
     """Fit the steps so that they take as long as was observed, with the pool of an engine that shows the same page.
 
     The pool is fitted again where with that one others run than were observed.
     """
-    measured, pool = found.measured, like.server.pool_tokens
+    measured, pool = candidate.measured, like.server.pool_tokens
     for _ in range(FITS_LIKE):
-        server = replace(found.server, pool_tokens=pool)
-        fits, speed, _ = _beside(simulate(server, found.demand, answers=COARSE_ANSWERS), measured)
-        fitted = replace(found, server=replace(server, steps=server.steps.scaled(speed)))
+        server = replace(candidate.server, pool_tokens=pool)
+        fits, speed, _ = _beside(simulate(server, candidate.demand, answers=COARSE_ANSWERS), measured)
+        fitted = replace(candidate, server=replace(server, steps=server.steps.scaled(speed)))
         if abs(fits - 1) < FITTED_LIKE_RATIO or not pool_limits or measured.waiting < 1:
             break
         pool = min(FIT_MAX_FACTOR * like.server.pool_tokens, max(like.server.pool_tokens / FIT_MAX_FACTOR, pool * fits))

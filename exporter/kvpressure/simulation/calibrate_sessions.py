@@ -186,7 +186,9 @@ class SessionFit:
     """The engine of one page, with sessions of different kinds; what was simulated is not simulated again."""
 
     def __init__(self, page: Page, target: Target, answers: int = FIT_ANSWERS) -> None:
-        self._page, self._target, self._answers = page, target, answers
+        self._page = page
+        self._target = target
+        self._answers = answers
         self._like = tuple(requests(page.prompts, page.outputs, 0.0, 0.0))
         self._tried: dict[tuple[Server, Sessions, int], Fit] = {}
 
@@ -339,13 +341,13 @@ def shared_tokens(page: Page) -> float:
         return smallest.ratio * page.prompts.mean
     # So many requests at least got their first token in that time.
     longest = page.prompts.at(LONG_PROMPT)
-    found = [
+    shared = [
         (interval.prompted - interval.computed) / max(1, interval.prompted // longest)
         for interval in page.intervals
         if interval.prompted and interval.computed is not None
     ]
     most = math.inf if smallest is None or smallest.factor > 1.0 else smallest.ratio * page.prompts.mean
-    return min(most, max(0.0, min(found))) if len(found) >= LEAST_INTERVALS else 0.0
+    return min(most, max(0.0, min(shared))) if len(shared) >= LEAST_INTERVALS else 0.0
 
 
 def _server(page: Page, limits: Limits) -> Server:
@@ -382,7 +384,9 @@ def growing_turns(page: Page, best: float) -> Sessions:
     Of n turns all but the last are found again with their answers, and what all prompts share at the first: of a mean
     prompt L, a growth g a turn and answers O, n best L = (n - 1) (L - g / 2 + O) + shared. That gives g for each n.
     """
-    mean, answers, shared = page.prompts.mean, page.outputs.mean, shared_tokens(page)
+    mean = page.prompts.mean
+    answers = page.outputs.mean
+    shared = shared_tokens(page)
     width = 2 * SQRT_3 * deviation(page.prompts)
 
     def growth(turns: int) -> float:

@@ -33,7 +33,7 @@ def _spacing(demand: Demand, rng: random.Random) -> Callable[[], float]:
     shape, count = 1 / demand.dispersion, max(1, round(demand.rate * demand.seconds))
     drawn = [rng.gammavariate(shape, demand.dispersion) for _ in range(count)]
     by = demand.seconds / sum(drawn)
-    left = deque(by * one for one in drawn)
+    left = deque(by * gap for gap in drawn)
     # As many as are expected in the time that is simulated, so that it is no sample of a few bursts.
     return lambda: left.popleft() if left else rng.gammavariate(shape, demand.dispersion * mean)
 
@@ -42,7 +42,9 @@ class Clients:
     """Requests in the order in which they come; seconds of virtual time."""
 
     def __init__(self, server: Server, demand: Demand) -> None:
-        self._server, self._demand, self._longest_prompt = server, demand, server.longest_prompt
+        self._server = server
+        self._demand = demand
+        self._longest_prompt = server.longest_prompt
         self._rng = random.Random(SEED)
         # When who comes: a client by its number, or one of an open loop.
         self.arrivals = [(self._rng.random() * START_SECONDS, client) for client in range(demand.clients)]
@@ -126,7 +128,9 @@ class Clients:
 
     def _turn_of(self, sessions: Sessions, at: float, client: int) -> Request | None:
         """Send the next turn of a client's session, here or to another replica."""
-        session, server, random = self._sessions[client], self._server, self._rng.random
+        session = self._sessions[client]
+        server = self._server
+        random = self._rng.random
         elsewhere = random() * sessions.replicas >= 1
         prompt, output = session.turn(random)
         if prompt > self._longest_prompt:

@@ -95,8 +95,12 @@ class Model:
         returning: Returning | None = None,
         answers: int | None = None,
     ) -> None:
-        self.known, self.limit_seconds, self.thresholds = known, limit_seconds, thresholds
-        self._others, self._returning, self._answers = others, returning, answers
+        self.known = known
+        self.limit_seconds = limit_seconds
+        self.thresholds = thresholds
+        self._others = others
+        self._returning = returning
+        self._answers = answers
         self._runs: dict[State, Outcome | None] = {}
 
     @property
@@ -106,7 +110,9 @@ class Model:
 
     def outcome(self, state: State) -> Outcome | None:
         """Return the outcome of a state, simulated once; again with shorter steps where fewer requests are held up."""
-        then, factor, now = self._simulated(state), self._held_up_factor, self._simulated(self.state)
+        then = self._simulated(state)
+        factor = self._held_up_factor
+        now = self._simulated(self.state)
         if then is None or factor == 1.0 or now is None or not now.preempted_ratio:
             return then
         # Where requests are preempted, as much is left of what holds them up as of that.
@@ -259,7 +265,9 @@ class Model:
         if tokens.high <= self.thresholds.advice.range_max_factor * tokens.low:
             return ""
         first = alternatives[0][1].tokens_per_second
-        question, other = max(alternatives, key=lambda one: abs(math.log(one[1].tokens_per_second / first)))
+        question, other = max(
+            alternatives, key=lambda alternative: abs(math.log(alternative[1].tokens_per_second / first))
+        )
         apart = abs(math.log(other.tokens_per_second / first))
         measured = self.known.measured
         window = math.log1p(COVERED_DEVIATIONS * measured.tokens_deviation_ratio)

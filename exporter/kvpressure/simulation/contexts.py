@@ -14,7 +14,10 @@ class _Size:
     __slots__ = ("first", "left", "tokens", "total")
 
     def __init__(self, tokens: float) -> None:
-        self.tokens, self.first, self.left, self.total = tokens, 0, 0.0, 0.0
+        self.tokens = tokens
+        self.first = 0
+        self.left = 0.0
+        self.total = 0.0
 
 
 class PrefixCaches:
@@ -50,22 +53,22 @@ class PrefixCaches:
         if place < 0:
             self.shrink(used)
             return self._nothing
-        tokens, found = self._kept[place], []
+        tokens, kept_tokens = self._kept[place], []
         for size in self._sizes:
             if size.total > size.tokens - used:
                 self._evict(size, used)
             first = size.first
             if place > first:
                 size.total -= tokens
-                found.append(tokens)
+                kept_tokens.append(tokens)
             elif place == first:
                 size.total -= size.left
-                found.append(size.left)
+                kept_tokens.append(size.left)
                 size.left = 0.0
             else:
-                found.append(0.0)
+                kept_tokens.append(0.0)
         self._kept[place] = 0.0
-        return found
+        return kept_tokens
 
     def keep(self, session: int, tokens: float, used: float) -> None:
         """Evict what does not fit, and let a session that is not here have so many tokens, most recently used."""
@@ -146,14 +149,14 @@ class Contexts:
         assert session is not None  # noqa: S101 - contexts are those of sessions alone
         shared, block = request.shared if server.reuses else 0, server.block_tokens
         own, loaded = request.tokens - shared, 0
-        found = self._caches.take(session.number, peak)
-        here = int((found[0] if found[0] < own else own - 1) // block * block)
+        kept_tokens = self._caches.take(session.number, peak)
+        here = int((kept_tokens[0] if kept_tokens[0] < own else own - 1) // block * block)
         if server.tier_tokens:
             loaded = max(0, int(min(self._tier.found(session.number)[0], own - 1) // block * block) - here)
         if counting:
             self._asked += request.tokens
             self._loaded += loaded
-            for size, tokens in enumerate(found):
+            for size, tokens in enumerate(kept_tokens):
                 self._found[size] += shared + (tokens if tokens < own else own - 1) // block * block
         if not loaded:
             return own - here

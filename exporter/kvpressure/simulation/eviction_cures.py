@@ -98,7 +98,7 @@ def _best(model: Model, options: Iterable[ConfigChange]) -> ConfigChange | None:
 def choose(model: Model, changes: Sequence[ConfigChange]) -> Choice:
     """Return the changes by how much each helps by itself, and those that do not help."""
     rated = [(gain, change) for change in changes if (gain := model.gain([], change)) is not None]
-    rated.sort(key=lambda one: one[0].weighted_goodput / one[1].by, reverse=True)
+    rated.sort(key=lambda rated_change: rated_change[0].weighted_goodput / rated_change[1].by, reverse=True)
     helping = [change for gain, change in rated if gain.helps]
     return Choice(
         tuple(_steps(model, helping)), tuple(_steps(model, (change for _, change in rated if change not in helping)))

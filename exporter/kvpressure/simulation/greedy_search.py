@@ -229,7 +229,7 @@ def _route_by_length(search: Search) -> None:
                 break
         if len(gains) == len(usual) and (fewer or min(gains) >= least):
             weighted_goodput = min(gains) + (plain.by - change.by)
-            best = max(best or (weighted_goodput, change), (weighted_goodput, change), key=lambda one: one[0])
+            best = max(best or (weighted_goodput, change), (weighted_goodput, change), key=lambda rated: rated[0])
     if best is not None:
         search.chosen[search.chosen.index(plain)] = best[1]
         search.against["add_replica"] = "does less than as many servers for short and long requests route_by_length"
@@ -385,7 +385,9 @@ def without_gpu(model: Model, settings: Sequence[ConfigChange]) -> Step | None:
 
 def _worth_trying(model: Model, changes: Iterable[ConfigChange]) -> Iterator[ConfigChange]:
     """Yield the changes without sequences that do not limit what runs, and caps beyond where milder ones do more."""
-    known, advice, most = model.known, model.thresholds.advice, dict[str, float]()
+    known = model.known
+    advice = model.thresholds.advice
+    most = dict[str, float]()
     at_rate = known.demand.rate and not known.demand.clients
     for change in changes:
         if change.key == "max_num_seqs":

@@ -31,11 +31,11 @@ def has_sessions(observed: Observed | None, thresholds: Thresholds) -> bool:
 
 def best_hit_ratio(observed: Observed) -> float | None:
     """Return the share of the prompt tokens that would be found if nothing were evicted; None where not known."""
-    found, before = [hits.ratio for hits in observed.hits_by_pool], observed.hit_ratio_before
+    ratios, before = [hits.ratio for hits in observed.hits_by_pool], observed.hit_ratio_before
     reached = max((hits.factor for hits in observed.hits_by_pool), default=0.0) >= LEAST_TURNOVER_FACTOR
     if not reached and before is not None and (observed.turnover_before_factor or 0.0) >= LEAST_TURNOVER_FACTOR:
-        found.append(before)
-    return max(found, default=None)
+        ratios.append(before)
+    return max(ratios, default=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,9 @@ class Fit:
         """Return the deviation of the logarithm of a figure that follows from the coefficients."""
         slopes = [self._slope(figure, place) for place in range(len(self.values))]
         rows = zip(slopes, self.covariance, strict=True)
-        variance = sum(one * sum(each * other for each, other in zip(line, slopes, strict=True)) for one, line in rows)
+        variance = sum(
+            slope * sum(each * other for each, other in zip(line, slopes, strict=True)) for slope, line in rows
+        )
         return math.sqrt(max(0.0, variance))
 
     def _slope(self, figure: Callable[[Values], float], place: int) -> float:
@@ -84,13 +86,15 @@ class Fit:
 
 def fitted(rows: Sequence[Row], prior: Prior) -> Fit:
     """Return the coefficients that explain the rows, at least one, and lie near the prior."""
-    logs, penalty, sums = _scaled(rows, prior), _penalty(prior), _sums(rows)
+    logs = _scaled(rows, prior)
+    penalty = _penalty(prior)
+    sums = _sums(rows)
     for _ in range(MAX_ITERATIONS):
         normal, right = _normal(sums, [math.exp(log) for log in logs])
-        for one, line in enumerate(penalty):
+        for row, line in enumerate(penalty):
             for other, weight in enumerate(line):
-                normal[one][other] += weight
-                right[one] -= weight * (logs[other] - prior.logarithms[other])
+                normal[row][other] += weight
+                right[row] -= weight * (logs[other] - prior.logarithms[other])
         move = solved(normal, right)
         largest = max(map(abs, move))
         shrink = min(1.0, MAX_MOVE / largest) if largest else 1.0
@@ -99,9 +103,9 @@ def fitted(rows: Sequence[Row], prior: Prior) -> Fit:
             break
     values = tuple(math.exp(log) for log in logs)
     normal, _ = _normal(sums, values)
-    for one, line in enumerate(penalty):
+    for row, line in enumerate(penalty):
         for other, weight in enumerate(line):
-            normal[one][other] += weight
+            normal[row][other] += weight
     return Fit(values, normal)
 
 
@@ -119,8 +123,8 @@ def _penalty(prior: Prior) -> list[list[float]]:
     # (D + s^2 1 1')^-1 by Sherman and Morrison, which has a limit where s is infinite.
     common, size = sum(weights) + prior.scale**-2, range(len(weights))
     return [
-        [(weights[one] if one == other else 0.0) - weights[one] * weights[other] / common for other in size]
-        for one in size
+        [(weights[row] if row == other else 0.0) - weights[row] * weights[other] / common for other in size]
+        for row in size
     ]
 
 
@@ -136,9 +140,9 @@ def _sums(rows: Sequence[Row]) -> _Sums:
     products, totals = [[0.0 for _ in size] for _ in size], [0.0 for _ in size]
     for row in rows:
         weight = row.deviation**-2
-        for one in size:
-            line, weighted = products[one], weight * row.factors[one]
-            totals[one] += weighted * row.total
+        for place in size:
+            line, weighted = products[place], weight * row.factors[place]
+            totals[place] += weighted * row.total
             for other in size:
                 line[other] += weighted * row.factors[other]
     return _Sums(products, totals)
@@ -157,5 +161,5 @@ def _normal(sums: _Sums, values: Values) -> tuple[list[list[float]], list[float]
 def inverse(matrix: Sequence[Values]) -> tuple[tuple[float, ...], ...]:
     """Return the inverse of such a system."""
     size = len(matrix)
-    unit = [[float(one == other) for other in range(size)] for one in range(size)]
+    unit = [[float(row == other) for other in range(size)] for row in range(size)]
     return tuple(tuple(solved(matrix, column)) for column in unit)

@@ -20,13 +20,13 @@ def simulated(
     """
     if demand.length_routing is None:
         return _of_mean_server(server, demand, limit_seconds, answers)
-    found = []
+    outcomes = []
     for part, servers in parts(demand, demand.length_routing):
         outcome = _of_mean_server(server, part, limit_seconds, answers)
         if outcome is None:
             return None
-        found.append((servers, outcome))
-    return _together(found) if found else None
+        outcomes.append((servers, outcome))
+    return _together(outcomes) if outcomes else None
 
 
 def _of_mean_server(server: Server, demand: Demand, limit_seconds: float, answers: int | None) -> Outcome | None:
@@ -52,22 +52,23 @@ def parts(demand: Demand, length_routing: LengthRouting) -> Iterator[tuple[Deman
         yield part.divided(servers), servers
 
 
-def _together(found: Sequence[tuple[int, Outcome]]) -> Outcome:
+def _together(outcomes: Sequence[tuple[int, Outcome]]) -> Outcome:
     """Return the mean over servers; latencies and ratios are weighted by answers."""
-    total = sum(servers for servers, _ in found)
-    answers = sum(servers * outcome.answers_per_second for servers, outcome in found)
+    total = sum(servers for servers, _ in outcomes)
+    answers = sum(servers * outcome.answers_per_second for servers, outcome in outcomes)
 
     def mean(name: str) -> float:
-        return float(sum(servers * getattr(outcome, name) for servers, outcome in found) / total)
+        return float(sum(servers * getattr(outcome, name) for servers, outcome in outcomes) / total)
 
     def by_answers(name: str) -> float:
         return float(
-            sum(servers * outcome.answers_per_second * getattr(outcome, name) for servers, outcome in found) / answers
+            sum(servers * outcome.answers_per_second * getattr(outcome, name) for servers, outcome in outcomes)
+            / answers
         )
 
     weighted = sorted(
         (seconds, servers * outcome.answers_per_second / len(outcome.latencies))
-        for servers, outcome in found
+        for servers, outcome in outcomes
         for seconds in outcome.latencies
     )
     of_servers = ("tokens_per_second", "goodput", "weighted_goodput", "running", "waiting", "preempted_per_second")

@@ -154,7 +154,7 @@ def _with_sum(heights: Sequence[_Height], reach: Sequence[float], total: float) 
         ]
 
     most = max(reach, default=1.0)
-    high = max((most / (one.deviation**2 * each) for one, each in zip(heights, reach, strict=True)), default=0.0)
+    high = max((most / (bar.deviation**2 * each) for bar, each in zip(heights, reach, strict=True)), default=0.0)
     low = -high
     for _ in range(ITERATIONS):
         middle = (low + high) / 2

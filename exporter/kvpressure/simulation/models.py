@@ -40,11 +40,11 @@ def model_of(given: Given, *, limit_seconds: float | None = None) -> Model:
     Without `limit_seconds` an answer may take a multiple of the healthy p95.
     """
     observed, thresholds = given.observed, given.thresholds
-    found, others = engines_of(given)
+    likeliest, others = engines_of(given)
     if limit_seconds is None and observed is not None and observed.healthy_seconds is not None:
         limit_seconds = thresholds.advice.late_min_factor * observed.healthy_seconds
-    back = returning(found, observed, given.limits) if given.pool_limits else None
-    return modelled(found, others, thresholds, limit_seconds, back, COARSE_ANSWERS)
+    back = returning(likeliest, observed, given.limits) if given.pool_limits else None
+    return modelled(likeliest, others, thresholds, limit_seconds, back, COARSE_ANSWERS)
 
 
 def engines_of(given: Given) -> tuple[Known, list[Known]]:
@@ -113,8 +113,8 @@ def _alone(known: Known) -> float:
     server, demand = known.server, known.demand
     running = max(1, round(known.measured.running))
     alone = replace(server, pool_tokens=ROOM_FOR_ALL_FACTOR * server.pool_tokens, max_num_seqs=math.inf)
-    one = replace(demand, clients=running, rate=0.0, queue=0)
-    outcome = simulate(alone, one, answers=COARSE_SESSION_ANSWERS if demand.sessions else None)
+    demand_alone = replace(demand, clients=running, rate=0.0, queue=0)
+    outcome = simulate(alone, demand_alone, answers=COARSE_SESSION_ANSWERS if demand.sessions else None)
     if outcome is None:
         raise UnknownError("the simulation completes no request")
     return outcome.latency_p95

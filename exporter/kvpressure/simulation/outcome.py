@@ -58,7 +58,9 @@ class Tally:
 
     def begin(self, now: float, step: int) -> None:
         """Count from now on, when so many steps are done."""
-        self.counting, self._begun, self._first_step = True, now, step
+        self.counting = True
+        self._begun = now
+        self._first_step = step
 
     def count_again(self, now: float, step: int, waiting: int) -> None:
         """Forget what was counted, and count from now on, when so many are waiting."""

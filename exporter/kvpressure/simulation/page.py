@@ -68,11 +68,11 @@ def present_in(interval: Interval) -> float:
 
 def mean_of(values: Iterable[float | None]) -> float:
     """Return the mean of those that are known, 0 without any."""
-    found = [value for value in values if value is not None]
-    return sum(found) / len(found) if found else 0.0
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else 0.0
 
 
 def sum_of(intervals: Sequence[Interval], name: str) -> float | None:
     """Return the sum of a field where it is known, None where it is nowhere."""
-    found = [value for interval in intervals if (value := getattr(interval, name)) is not None]
-    return sum(found) if found else None
+    known = [value for interval in intervals if (value := getattr(interval, name)) is not None]
+    return sum(known) if known else None

@@ -59,7 +59,9 @@ class Request:
 class FirstComeFirstServed(deque[Request]):
     """First come, first served, the next one at 0; a preempted request is pushed back to the head."""
 
-    add, push_back, take = deque.append, deque.appendleft, deque.popleft
+    add = deque.append
+    push_back = deque.appendleft
+    take = deque.popleft
 
     @staticmethod
     def victim(running: dict[Request, None]) -> Request:

@@ -124,23 +124,45 @@ class Simulation:
 
     def _run(self, warm: float, needed: float) -> None:  # noqa: C901, PLR0912, PLR0915 - see the class
         """Go on until so many answers are counted, from when so many clients of a closed loop were answered."""
-        server, clients, contexts, tally, at = self.server, self.clients, self.contexts, self.tally, self._at
-        waiting, running, prefilling, ends = self.waiting, self.running, self.prefilling, self.ends
-        arrivals, latencies, shortened = clients.arrivals, tally.latencies, tally.shortened
+        server = self.server
+        clients = self.clients
+        contexts = self.contexts
+        tally = self.tally
+        at = self._at
+        waiting = self.waiting
+        running = self.running
+        prefilling = self.prefilling
+        ends = self.ends
+        arrivals = clients.arrivals
+        latencies = tally.latencies
+        shortened = tally.shortened
         steps_of = server.steps.of
         if isinstance(server.steps, StepSeconds):
             steps_of = server.steps.function()
-        pool, most, step_tokens = server.pool_tokens, server.max_num_seqs, server.step_tokens
+        pool = server.pool_tokens
+        most = server.max_num_seqs
+        step_tokens = server.step_tokens
         half_block = server.block_tokens / 2
-        usable, closed, counting = pool - server.watermark_tokens, self.demand.waits, tally.counting
+        usable = pool - server.watermark_tokens
+        closed = self.demand.waits
+        counting = tally.counting
         last = MAX_SIMULATED_SECONDS if closed else self.demand.seconds
         begin, recount = OPEN_WARM_UP_RATIO * self.demand.seconds, self.demand.seconds - self.demand.counted_seconds
         if closed or recount <= begin:
             recount = math.inf
-        now, step, turns, number, ended = at.now, at.step, at.turns, at.number, at.ended
-        used, peak, context, allocated = at.used, at.peak, at.context, at.allocated
+        now = at.now
+        step = at.step
+        turns = at.turns
+        number = at.number
+        ended = at.ended
+        used = at.used
+        peak = at.peak
+        context = at.context
+        allocated = at.allocated
         decoding, stuck = at.decoding, at.stuck
-        generated, running_seconds, waiting_seconds = tally.tokens, tally.running_seconds, tally.waiting_seconds
+        generated = tally.tokens
+        running_seconds = tally.running_seconds
+        waiting_seconds = tally.waiting_seconds
         enough = needed if closed else math.inf
         while turns < MAX_TURNS and not ended and len(latencies) < enough:
             turns += 1
@@ -228,7 +250,9 @@ class Simulation:
                     request.left -= steps * computed
                     seconds = steps * steps_of(decoding, computed, context + decoding * (steps - 1) / 2, preceding)
                 else:
-                    done, sum_computed, preceding = 0, 0.0, 0.0
+                    done = 0
+                    sum_computed = 0.0
+                    preceding = 0.0
                     for request in prefilling:
                         chunk, left = budget - sum_computed, request.left
                         if chunk < 0.0:
@@ -305,7 +329,9 @@ class Simulation:
                 prefilling.remove(request)
                 decoding += 1
                 number += 1
-                request.decoding, request.since, request.turn = True, step, number
+                request.decoding = True
+                request.since = step
+                request.turn = number
                 request.generated += 1
                 request.tokens += 1
                 context += request.tokens
@@ -330,7 +356,11 @@ class Simulation:
                     running
                 ):  # the queue grows: what clients get now, not what they got
                     tally.count_again(now, step, len(waiting))
-                    generated, running_seconds, waiting_seconds = 0, 0.0, 0.0
+                    generated = 0
+                    running_seconds = 0.0
+                    waiting_seconds = 0.0
             ended = now >= last
-        tally.tokens, tally.running_seconds, tally.waiting_seconds = generated, running_seconds, waiting_seconds
+        tally.tokens = generated
+        tally.running_seconds = running_seconds
+        tally.waiting_seconds = waiting_seconds
         self._at = _At(used, peak, context, allocated, now, step, turns, number, decoding, stuck=stuck, ended=ended)

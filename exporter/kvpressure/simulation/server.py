@@ -48,7 +48,9 @@ class StepSeconds:
 
     def function(self) -> Callable[..., float]:
         """Return `of`, made for many calls."""
-        fixed, each, context = self.fixed, self.sequence, self.context_token
+        fixed = self.fixed
+        each = self.sequence
+        context = self.context_token
         prompt, pair = self.prompt_token, self.prompt_pair
 
         def seconds(

@@ -56,7 +56,9 @@ class Session:
     __slots__ = ("_left", "_of", "number", "said")
 
     def __init__(self, of: Sessions, number: int, rng: random.Random) -> None:
-        self._of, self.number, self.said = of, number, 0
+        self._of = of
+        self.number = number
+        self.said = 0
         self._left = rng.randint(*(round(bound) for bound in of.turns))
 
     def turn(self, draw: Callable[[], float]) -> tuple[int, int]:

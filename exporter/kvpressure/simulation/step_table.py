@@ -129,8 +129,8 @@ class StepTable:
         if chunks <= 1:
             return self.chunk_attention[0].at(mean, before)
         low, share = _place(self.chunk_counts, chunks)
-        one, more = (self.chunk_attention[place].at(mean, before) for place in (low, low + 1))
-        return _between(one, more, share)
+        fewer, more = (self.chunk_attention[place].at(mean, before) for place in (low, low + 1))
+        return _between(fewer, more, share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ def fitted_to(table: StepTable, steps: Steps, end: float) -> CardSteps:
     """
     batch = steps.batch
     context = batch.running * batch.context_tokens
-    predicted, took = (one.of(batch.running, 0.0, context) for one in (table, steps.likeliest))
+    predicted, took = (steps_of_card.of(batch.running, 0.0, context) for steps_of_card in (table, steps.likeliest))
     ratio = took / predicted
     by = min(CARD_RATIOS[1], max(CARD_RATIOS[0], ratio))
     if end:

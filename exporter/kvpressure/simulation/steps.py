@@ -203,10 +203,10 @@ def knee_of(steps: StepTimes, batch: Batch) -> float:
 
     Infinity where a hundred times as many still give it.
     """
-    one = changed(batch, running=1.0)
+    single = changed(batch, running=1.0)
 
     def beyond(requests: float) -> bool:
-        return one.tokens_per_second(steps, 1.1 * requests) < KNEE_GAIN * one.tokens_per_second(steps, requests)
+        return single.tokens_per_second(steps, 1.1 * requests) < KNEE_GAIN * single.tokens_per_second(steps, requests)
 
     # With experts few requests gain little as well, so that the highest number at which it grows is looked for.
     high = KNEE_FACTOR * max(1.0, batch.running)
@@ -347,13 +347,13 @@ def _tokens_each(polls: Sequence[_Poll]) -> float:
 def _bunched(rows: Sequence[Row], seconds: float, boundary: float) -> Iterator[Row]:
     """Yield rows of about so many seconds each, out of those that follow each other."""
     bunch: list[Row] = []
-    found = False
+    any_whole = False
     for row in rows:
         bunch.append(row)
         if sum([part.total for part in bunch]) >= 0.99 * seconds:
             yield _together(bunch, boundary)
-            bunch, found = [], True
-    if bunch and (not found or sum([part.total for part in bunch]) >= seconds / 2):
+            bunch, any_whole = [], True
+    if bunch and (not any_whole or sum([part.total for part in bunch]) >= seconds / 2):
         yield _together(bunch, boundary)
 
 
@@ -371,7 +371,10 @@ def _spread(histogram: HistogramSample | None) -> float:
     """Return the squared coefficient of variation, with each length in the middle of its bucket."""
     if histogram is None or not histogram.count:
         return 0.0
-    low, total, square, below = 0.0, 0.0, 0.0, 0.0
+    low = 0.0
+    total = 0.0
+    square = 0.0
+    below = 0.0
     for bound, count in zip(histogram.bounds, histogram.counts, strict=True):
         high = bound if math.isfinite(bound) else 1.5 * low
         many, middle = count - below, (low + high) / 2

@@ -41,7 +41,9 @@ class MetricsPage(Generic[T]):
     ) -> None:
         authorization = Authorization(settings.bearer_token_file, settings.basic_auth)
         self._client = HttpClient(clock, tls=settings.tls, authorization=authorization, cap_bytes=MAX_BYTES)
-        self._url, self._made, self._share = url, made, share
+        self._url = url
+        self._made = made
+        self._share = share
         self._scanner = PageScanner[tuple[Series, ...]](names, tuple)
         self._job: asyncio.Future[T] | None = None
 

@@ -246,11 +246,13 @@ class WebGuard:
         if lost := list(_lost(self.config, config)):
             # A file that was cut short, by a full disk or a failed render, is valid YAML too, and asks for less.
             sentence = "no longer sets {}, which a running exporter keeps: restart it if that is meant"
-            raise ConfigError([Problem(str(self._path), None, "", sentence.format(one)) for one in lost])
+            raise ConfigError([Problem(str(self._path), None, "", sentence.format(lost_path)) for lost_path in lost])
         old, tls = self.config.tls_server_config, config.tls_server_config
         replaced = old != tls or (tls is not None and tls.client_ca_file in self._pending)
         self.auth = auth if replaced else BasicAuth(config.basic_auth_users, self.auth)
-        self.config, self.context, self._pending = config, context, frozenset()
+        self.config = config
+        self.context = context
+        self._pending = frozenset()
         return Refresh.LISTENER if replaced else Refresh.RELOADED
 
     def _load(self) -> tuple[WebConfig, ssl.SSLContext | None, BasicAuth]:

@@ -163,10 +163,10 @@ class Site:
     async def _runbook(self, request: web.Request) -> web.Response:
         name = request.match_info.get("alert", runbooks.INDEX)
         work = functools.partial(_runbook, name, request.query)
-        found, page = await self.drawing.run(("runbook", request.path_qs), request.remote or "", work)
+        is_known, page = await self.drawing.run(("runbook", request.path_qs), request.remote or "", work)
         headers = {"Content-Security-Policy": runbooks.content_security_policy()}
         return web.Response(
-            text=clean_lines(page), content_type="text/html", headers=headers, status=200 if found else 404
+            text=clean_lines(page), content_type="text/html", headers=headers, status=200 if is_known else 404
         )
 
     async def _healthy(self, _: web.Request) -> web.Response:

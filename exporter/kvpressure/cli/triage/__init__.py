@@ -79,11 +79,11 @@ def command(engines: tuple[str, ...], full: bool, advice: bool, trace: Path | No
         trace or options["prometheus"] or any(options[name] for name in _GOES_ON) or any(map(is_reference, engines))
     )
     began = time.time()
-    if ends and (found := refusals(engines)):
+    if ends and (refused := refusals(engines)):
         if options["as_json"]:
-            _print_refused(found, began, advice=advice)
+            _print_refused(refused, began, advice=advice)
         else:
-            say(*(line for name, why in found.items() for line in (name, f"no verdict: {why}", "")))
+            say(*(line for name, why in refused.items() for line in (name, f"no verdict: {why}", "")))
         sys.exit(CANNOT_TELL)
     from kvpressure.cli.triage.live import Shows  # noqa: PLC0415 - a second of CPU, not for --help
     from kvpressure.cli.triage.run import run  # noqa: PLC0415
@@ -92,10 +92,10 @@ def command(engines: tuple[str, ...], full: bool, advice: bool, trace: Path | No
     sys.exit(run(engines, trace, shows, options))
 
 
-def _print_refused(found: Mapping[str, str], began: float, *, advice: bool) -> None:
+def _print_refused(refused: Mapping[str, str], began: float, *, advice: bool) -> None:
     """Print the document of a run in which no engine answered."""
     from kvpressure.cli.findings import Finding, advice_json, as_json  # noqa: PLC0415 - only for --json
 
-    now, findings = time.time(), [Finding(name, problem=why) for name, why in found.items()]
+    now, findings = time.time(), [Finding(name, problem=why) for name, why in refused.items()]
     sampled = {"t": now, "duration_seconds": round(now - began, 3)}
     say_json(advice_json(findings) if advice else {**sampled, **as_json(findings)})

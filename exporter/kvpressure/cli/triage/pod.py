@@ -111,8 +111,8 @@ class PodTriage(Triage):
         """Return the findings, worst first, also of pods that cannot be reached."""
         sampled = self.sampler.sampled()
         by_name, beside = {target.target.name: target for target in sampled}, engines_of(sampled)
-        found = (self._of(pod, by_name.get(pod.engine.name), beside) for pod in self.pods)
-        return worst_first(itertools.chain.from_iterable(found))
+        by_pod = (self._of(pod, by_name.get(pod.engine.name), beside) for pod in self.pods)
+        return worst_first(itertools.chain.from_iterable(by_pod))
 
     def record(self, findings: list[Finding], now: float) -> dict[str, object]:
         """Return all findings for programs, and the pods."""

@@ -56,17 +56,17 @@ def run(url: str, options: Mapping[str, Any], shows: Shows) -> int:
         with Prometheus(server_of(url, options["http_config"])) as client, phases() as progress:
             look = Look(client, EngineFacts.of(dict(options)), load_thresholds(), time.time())
             targets = look.discover(model, options["namespace"])
-            found = []
+            unadvised = []
             for number, target in enumerate(targets):
                 progress("reading", number, len(targets))
-                found += look.findings(target, model)
+                unadvised += look.findings(target, model)
     except ConfigError as error:
         refuse(error)
     except SourceError as error:
         fail(f"triage: {error.sentence}")
-    if not found:
+    if not unadvised:
         fail(f"triage: {url} scrapes none of the engines any more that it has series of")
-    findings = look.with_advice(found)
+    findings = look.with_advice(unadvised)
     if client.warnings and not options["as_json"]:
         say(*client.warnings, err=True)
     return shows.print(findings, look.now, as_json=options["as_json"], t=look.now, prometheus=url)
@@ -100,31 +100,33 @@ class Look:
                 f"this Prometheus has no series of an engine ({ASSUMED.table.prefix}...): {what}; scrape the engines' "
                 "/metrics, or give the Prometheus that does"
             )
-        found: dict[tuple[str, str], Discovered] = {}
+        by_place: dict[tuple[str, str], Discovered] = {}
         models = set[str]()
         for names in spelled:
             matchers = {names.table.model_label: model, "namespace": namespace}
             texts = (f"{label}={quoted(value)}" for label, value in matchers.items() if label and value)
             for each in targets_there(self.client, names, Selection(", ".join(texts)), known):
-                found.setdefault((each.target.name, each.target.get("instance")), each)  # two jobs may scrape one pod
+                by_place.setdefault(
+                    (each.target.name, each.target.get("instance")), each
+                )  # two jobs may scrape one pod
             series = [names.named("running") or ""]
             models |= {*self.client.label_values(names.table.model_label, series, known.start, known.end)}
-        if not found:
+        if not by_place:
             asked = " and ".join(filter(None, [model and f"model {model}", namespace and f"namespace {namespace}"]))
             raise PrometheusError(f"this Prometheus has no engine of {asked}; its models are {_some(models)}")
-        if len(found) > MAX_REPLICAS:
+        if len(by_place) > MAX_REPLICAS:
             raise PrometheusError(
-                f"this Prometheus scrapes {len(found)} engines' pages, more than the {MAX_REPLICAS} that are looked at "
-                f"together; narrow with --model ({_some(models)}) or --namespace"
+                f"this Prometheus scrapes {len(by_place)} engines' pages, more than the {MAX_REPLICAS} that are looked "
+                f"at together; narrow with --model ({_some(models)}) or --namespace"
             )
-        targets = [each.target for each in found.values()]
+        targets = [each.target for each in by_place.values()]
         every_job = "|".join(sorted({re.escape(target.get("job")) for target in targets}))
         self.up = [
             (row["metric"], row["value"][1]) for row in self.client.instant(f"up{{job=~{quoted(every_job)}}}", self.now)
         ]
         self.declared, self.roles = declared_there(self.client, recent), roles_there(self.client, targets, recent)
         self.pools = behind(pools_there(self.client, recent), targets)
-        return list(found.values())
+        return list(by_place.values())
 
     def findings(self, discovered: Discovered, model: str) -> list[Finding]:
         """Return the findings on a target's engines of that model, without advice. Raises PrometheusError."""

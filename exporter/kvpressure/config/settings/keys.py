@@ -83,11 +83,11 @@ def _unlocated(path: strict_yaml.Path, message: str) -> Problem:
 
 def validate(section: type[S], data: Any, locate: Locate = _unlocated, extra: Sequence[Problem] = ()) -> S:
     """Make a `section` of `data`. Raises ConfigError with all problems, those in `extra` included."""
-    found: list[Found] = []
-    made = cast("S", read(section, data, (), found))
-    if found or extra:
-        shown = [locate(each.path, _message(section, each)) for each in found[: strict_yaml.MAX_PROBLEMS]]
-        more = [locate(each.path, _NOT_SHOWN) for each in found[strict_yaml.MAX_PROBLEMS :]]
+    problems: list[Found] = []
+    made = cast("S", read(section, data, (), problems))
+    if problems or extra:
+        shown = [locate(each.path, _message(section, each)) for each in problems[: strict_yaml.MAX_PROBLEMS]]
+        more = [locate(each.path, _NOT_SHOWN) for each in problems[strict_yaml.MAX_PROBLEMS :]]
         raise ConfigError([*extra, *shown, *more])
     return made
 
@@ -108,10 +108,10 @@ def prune(value: Any) -> Any:
     return [prune(item) for item in value] if isinstance(value, list) else value
 
 
-def _message(section: type[Section], found: Found) -> str:
-    if found.section is None:
-        return found.message
-    if text := gone(found.path):
+def _message(section: type[Section], problem: Found) -> str:
+    if problem.section is None:
+        return problem.message
+    if text := gone(problem.path):
         return text
     everywhere = [".".join(key.path) for key in keys(section)]
-    return "unknown key" + suggestion(str(found.path[-1]), list(fields_of(found.section)), everywhere)
+    return "unknown key" + suggestion(str(problem.path[-1]), list(fields_of(problem.section)), everywhere)

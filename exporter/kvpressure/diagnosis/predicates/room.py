@@ -102,7 +102,9 @@ preempted_in_long_window = Fact(lambda facts: facts.window.preemption.in_long_wi
 @fact(*FIT)
 def room_is_ample(facts: Facts) -> bool | None:
     """Return whether most of the cache is free, with room for several long requests with long answers."""
-    inputs, usage, thresholds = facts.inputs, facts.window.kv_usage_ratio, facts.thresholds
+    inputs = facts.inputs
+    usage = facts.window.kv_usage_ratio
+    thresholds = facts.thresholds
     free = inputs.value("kv_free_tokens")
     prompt, answer = (inputs.value(*path) for path in _LONG_ANSWER)
     if free is None or usage is None or prompt is None or answer is None:

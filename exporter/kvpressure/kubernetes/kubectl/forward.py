@@ -46,7 +46,10 @@ class PortForward:
 
     def __init__(self, kubectl: Kubectl, namespace: str, pod: str, port: int, scheme: str = "http") -> None:
         self._kubectl = kubectl
-        self._namespace, self._pod, self._port, self._scheme = namespace, pod, port, scheme
+        self._namespace = namespace
+        self._pod = pod
+        self._port = port
+        self._scheme = scheme
         self._local = 0
         self._kept: asyncio.Task[None] | None = None
         self._complained = asyncio.Event()

@@ -34,7 +34,9 @@ MISSING: Final = (
     "forward the engine's port where there is one and give its address, such as :8000"
 )
 
-_FORBIDDEN, _NOT_FOUND, _UNAUTHORIZED = 403, 404, 401
+_FORBIDDEN = 403
+_NOT_FOUND = 404
+_UNAUTHORIZED = 401
 _STATUS: Final = (
     ("(Forbidden)", _FORBIDDEN),
     ("(NotFound)", _NOT_FOUND),

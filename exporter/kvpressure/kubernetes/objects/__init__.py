@@ -30,38 +30,38 @@ def at(value: Any, *path: str) -> Any:
 
 def mapping(value: Any, *path: str) -> Object:
     """Return the mapping at `path`, empty when there is none."""
-    found = at(value, *path)
-    return found if isinstance(found, dict) else {}
+    item = at(value, *path)
+    return item if isinstance(item, dict) else {}
 
 
 def objects(value: Any, *path: str, limit: int = 256) -> list[Object]:
     """Return the mappings in the list at `path`, at most `limit`."""
-    found = at(value, *path)
-    return [item for item in found[:limit] if isinstance(item, dict)] if isinstance(found, list) else []
+    items = at(value, *path)
+    return [item for item in items[:limit] if isinstance(item, dict)] if isinstance(items, list) else []
 
 
 def text(value: Any, *path: str) -> str:
     """Return the text at `path`, "" when there is none."""
-    found = at(value, *path)
-    return found if isinstance(found, str) else ""
+    item = at(value, *path)
+    return item if isinstance(item, str) else ""
 
 
 def texts(value: Any, *path: str, limit: int = 1024) -> tuple[str, ...]:
     """Return the texts in the list at `path`, at most `limit`."""
-    found = at(value, *path)
-    return tuple(item for item in found[:limit] if isinstance(item, str)) if isinstance(found, list) else ()
+    items = at(value, *path)
+    return tuple(item for item in items[:limit] if isinstance(item, str)) if isinstance(items, list) else ()
 
 
 def whole(value: Any, *path: str) -> int | None:
     """Return the whole number at `path`; None for others and for those that a float cannot hold."""
-    found = at(value, *path)
-    return found if type(found) is int and abs(found) <= 2**53 else None
+    item = at(value, *path)
+    return item if type(item) is int and abs(item) <= 2**53 else None
 
 
 def truth(value: Any, *path: str) -> bool | None:
     """Return the boolean at `path`, None when there is none."""
-    found = at(value, *path)
-    return found if isinstance(found, bool) else None
+    item = at(value, *path)
+    return item if isinstance(item, bool) else None
 
 
 def moment(value: Any, *path: str) -> float | None:
@@ -75,17 +75,17 @@ def moment(value: Any, *path: str) -> float | None:
 
 def word(value: Any, *path: str) -> str:
     """Return a machine-readable reason such as `CrashLoopBackOff`; "" when there is none, "other" for anything else."""
-    found = text(value, *path)
-    return found if not found or _IDENTIFIER.fullmatch(found) else "other"
+    name = text(value, *path)
+    return name if not name or _IDENTIFIER.fullmatch(name) else "other"
 
 
 def dns_name(value: Any, *path: str) -> str:
     """Return the name of a pod, namespace or container; "" unless it is one."""
-    found = text(value, *path)
-    return found if _DNS_NAME.fullmatch(found) else ""
+    name = text(value, *path)
+    return name if _DNS_NAME.fullmatch(name) else ""
 
 
 def uid(value: Any, *path: str) -> str:
     """Return an object's uid; "" unless it looks like one."""
-    found = text(value, *path)
-    return found if _UID.fullmatch(found) else ""
+    name = text(value, *path)
+    return name if _UID.fullmatch(name) else ""

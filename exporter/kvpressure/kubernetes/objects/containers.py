@@ -62,12 +62,12 @@ def read_containers(pod: Object, maps: Maps = lambda _: {}) -> list[Container]:
     # Finished pods stay until they are deleted, perhaps by the thousand, and are not polled.
     budget = Budget(WORK // 4 if text(pod, "status", "phase") in ENDED else WORK)
     entries = objects(pod, "spec", "containers", limit=MAX_CONTAINERS)
-    found = []
+    containers = []
     for entry in entries:
         known = maps(text(entry, "name"))
         files = files_of(pod, text(entry, "name"), known) if known else {}
-        found.append(_container(entry, budget, files))
-    return [container for container in found if container.name]
+        containers.append(_container(entry, budget, files))
+    return [container for container in containers if container.name]
 
 
 def _container(entry: Object, budget: Budget, files: Mapping[str, str]) -> Container:
@@ -78,7 +78,9 @@ def _container(entry: Object, budget: Budget, files: Mapping[str, str]) -> Conta
         words = _words(entry, "command", budget), _words(entry, "args", budget)
         start = read_start(*words, _env(entry, budget), budget, files, image)
     except BudgetExceededError:
-        ports, holds_gpu, start = {}, False, Start(cut=TOO_MUCH)
+        ports = {}
+        holds_gpu = False
+        start = Start(cut=TOO_MUCH)
     return Container(
         name=dns_name(entry, "name"),
         image=image,
@@ -161,17 +163,17 @@ def ports_of(
     An annotated port belongs to the container that declares it, else to the first engine. Without annotations it is the
     port of the server's own arguments, the named container port, the only declared one, or `port`.
     """
-    found: dict[int, Container] = {}
+    by_port: dict[int, Container] = {}
     if requested.ports:
         for number in requested.ports:
-            found[number] = next((c for c in engines if c.declares(number)), engines[0])
+            by_port[number] = next((c for c in engines if c.declares(number)), engines[0])
     else:
         for container in engines:
             declared_ports = {*container.ports.values()}
             only = declared_ports.pop() if len(declared_ports) == 1 else port
             own = container.serving_port or container.ports.get(port_name) or only
-            found.setdefault(own, container)
-    return [(container, number) for number, container in found.items()]
+            by_port.setdefault(own, container)
+    return [(container, number) for number, container in by_port.items()]
 
 
 ROLE_LABELS: Final = (

@@ -119,7 +119,9 @@ def workload_of(pod: Object) -> str:
     >>> workload_of({"metadata": {"ownerReferences": owner, "labels": {"pod-template-hash": "5d4f8c"}}})
     'deploy/llama'
     """
-    owner = next((one for one in objects(pod, "metadata", "ownerReferences") if truth(one, "controller")), None)
+    owner = next(
+        (reference for reference in objects(pod, "metadata", "ownerReferences") if truth(reference, "controller")), None
+    )
     if owner is None:
         return ""
     kind, name = text(owner, "kind"), text(owner, "name")

@@ -105,7 +105,7 @@ class PodReader:
             containers = read_containers(pod, lambda container: known.get(container, {}))
             engines = engines_in(containers)
         if engines:
-            unread = self._settings.config_maps and any(self._in_force(one) is None for one in maps)
+            unread = self._settings.config_maps and any(self._in_force(map_name) is None for map_name in maps)
             bare = replace(bare, maps=maps, raw=_pod_json(pod) if unread else b"")
             return self._engine_pod(pod, bare, engines, requested, annotations)
         problems = [] if requested.scrape is False else [*requested.problems]

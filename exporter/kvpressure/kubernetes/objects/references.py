@@ -98,8 +98,8 @@ def selector_text(selector: Any) -> str:
     terms = [f"{key}={value}" for key, value in labels.items() if isinstance(value, str)]
     if len(terms) < len(labels):
         return ""
-    found = [*terms, *map(_expression, expressions)]
-    return ",".join(found) if all(found) else ""
+    parts = [*terms, *map(_expression, expressions)]
+    return ",".join(parts) if all(parts) else ""
 
 
 def _expression(expression: Mapping[str, Any]) -> str:

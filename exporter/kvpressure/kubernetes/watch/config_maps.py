@@ -58,7 +58,9 @@ class ConfigMaps:
         clock: Clock,
         tuning: Tuning,
     ) -> None:
-        self._connect, self._stores, self._end_task = connect, stores, end_task
+        self._connect = connect
+        self._stores = stores
+        self._end_task = end_task
         self._clock, self._tuning = clock, tuning
         self._on, self._allowed = settings.config_maps, frozenset(settings.config_map_namespaces)
         self._answers: dict[MapAtStart, Object | str] = {}
@@ -136,7 +138,9 @@ class _Namespace:
         clock: Clock,
         tuning: Tuning,
     ) -> None:
-        self._namespace, self._connection, self._take = namespace, connection, take
+        self._namespace = namespace
+        self._connection = connection
+        self._take = take
         self._clock, self._tuning = clock, tuning
         self._requested: set[MapAtStart] = set()
         self._more = asyncio.Event()

@@ -67,7 +67,11 @@ class Reflector(Generic[R]):
         clock: Clock,
         tuning: Tuning,
     ) -> None:
-        self._resource, self._read, self._sink, self._clock, self._tuning = resource, read, sink, clock, tuning
+        self._resource = resource
+        self._read = read
+        self._sink = sink
+        self._clock = clock
+        self._tuning = tuning
         self._connection = connection
         self._guard: Guard[Any] = Guard(
             resource.source,

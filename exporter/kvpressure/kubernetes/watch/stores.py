@@ -145,7 +145,7 @@ class PodStore:
         before = self.records.get(record.key)
         if before is None and len(self.records) >= MAX_PODS:
             # Evicted pods accumulate on a node; they must not displace running ones.
-            oldest = next((key for key, one in self.records.items() if one.finished), None)
+            oldest = next((key for key, kept in self.records.items() if kept.finished), None)
             if oldest is None:
                 return False
             self._drop(oldest)

@@ -18,7 +18,9 @@ def _of(kind: str, text: str, **more: Any) -> Schema:
     return {"type": kind, "description": text, **more}
 
 
-number, string, boolean = partial(_of, "number"), partial(_of, "string"), partial(_of, "boolean")
+number = partial(_of, "number")
+string = partial(_of, "string")
+boolean = partial(_of, "boolean")
 amount, ratio = partial(number, minimum=0), partial(number, minimum=0, maximum=1)
 
 

@@ -47,7 +47,9 @@ def complete(gauges: dict[str, float]) -> dict[str, float]:
     used, blocks = gauges.get("_used"), gauges.get("_blocks")
     if "kv_usage" not in known and used is not None and blocks:
         known["kv_usage"] = min(1.0, used / blocks)
-    active, scheduled, seats = gauges.get("running"), gauges.get("_scheduled"), gauges.get("seats")
+    active = gauges.get("running")
+    scheduled = gauges.get("_scheduled")
+    seats = gauges.get("seats")
     if "_serve" in gauges:
         known["keeps_last_step"] = 1.0
     if active is None or scheduled is None:

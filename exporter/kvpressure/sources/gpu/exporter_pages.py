@@ -148,8 +148,8 @@ def read_page(
     """
     by_card: dict[tuple[Kind, str, str], _Gpu] = {}
     hosts = set()
-    for one, value in zip(series, values, strict=True):
-        name, labels = one.name.removeprefix(AMD_PREFIX), dict(one.labels)
+    for line, value in zip(series, values, strict=True):
+        name, labels = line.name.removeprefix(AMD_PREFIX), dict(line.labels)
         kind = next(kind for kind in KINDS if name in kind.names)
         index, part = labels.get(kind.index, ""), labels.get(kind.instance, "")
         if not index.isdecimal() or not (part.isdecimal() or not part):

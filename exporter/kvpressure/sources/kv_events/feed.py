@@ -53,7 +53,10 @@ class Feed:
     """Follows the events at `address` from `start` to `stop`. `report` and `error` are set by its thread."""
 
     def __init__(self, address: Address, share: Share, memory: Memory, wall: Callable[[], float] = time.time) -> None:
-        self._address, self._share, self._memory, self._wall = address, share, memory, wall
+        self._address = address
+        self._share = share
+        self._memory = memory
+        self._wall = wall
         self._ended = threading.Event()
         self._connection: Connection | None = None
         self._ghosts = GhostList(wall(), entries=memory.blocks)

@@ -135,11 +135,11 @@ class GhostList:
             self._stored += len(hashes) * block_tokens
         keys = [key for block in hashes if (key := self._mixed(block, group)) % _ALL < self._threshold]
         newest = bisect_right(self._order, run.started) + run.taken
-        found = []
+        numbers = []
         for count, key in enumerate(keys, 1):
             number = self._ghosts.pop(key, None)
             if number is not None:
-                found.append(number)
+                numbers.append(number)
                 place = newest - bisect_left(self._order, number)
                 run.blocks = max(run.blocks, place, 1)
             # What is still here is of no use behind a block that is not, and was computed again as well.
@@ -149,8 +149,8 @@ class GhostList:
             self._here.add(key)
             if count % _STEP_BLOCKS == 0:
                 yield
-        self._take_out(found)
-        run.taken += len(found)
+        self._take_out(numbers)
+        run.taken += len(numbers)
         if hashes:
             self._runs[self._mixed(hashes[-1], group)] = run
             if len(self._runs) > self._entries // _ENTRIES_A_RUN:

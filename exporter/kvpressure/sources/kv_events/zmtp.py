@@ -11,7 +11,9 @@ from typing import Final, Protocol
 
 GREETING_BYTES: Final = 64
 _SIGNATURE_BYTES: Final = 10
-_MORE, _LONG, _COMMAND = 1, 2, 4
+_MORE = 1
+_LONG = 2
+_COMMAND = 4
 _MAX_PARTS: Final = 8
 _MAX_COMMAND_BYTES: Final = 4096
 _RECEIVE_BYTES: Final = 64 << 10
@@ -93,7 +95,9 @@ class Inbox:
             self._view[:kept] = self._view[begin : self._end]
             self._view[kept : self._end] = bytes(self._end - kept)
             self._parts = [(first - begin, last - begin) for first, last in self._parts]
-            self._begin, self._at, self._end = 0, self._at - begin, kept
+            self._begin = 0
+            self._at = self._at - begin
+            self._end = kept
         if self._reserved and not self._is_long and kept <= _SHORT_BYTES:
             self._resize(_SHORT_BYTES)
             self._room.release(self._reserved)

@@ -115,14 +115,14 @@ class LogsSource(Source):
         except Exception as error:  # noqa: BLE001 the next sweep comes
             self._health.down(now, bug(error))
             return
-        self._swept, took, found = swept, self._clock.monotonic() - began, swept.error
-        is_off = isinstance(found, MissingError) and self._settings.enabled == "auto"
+        self._swept, took, failure = swept, self._clock.monotonic() - began, swept.error
+        is_off = isinstance(failure, MissingError) and self._settings.enabled == "auto"
         if self._containers:
-            before, self._absent = self._absent, found.sentence if found is not None and is_off else ""
+            before, self._absent = self._absent, failure.sentence if failure is not None and is_off else ""
             if self._absent and not before:
                 log.info("pod logs are not read", reason=self._absent)
-        if found is not None and not is_off:
-            self._health.down(now, found, took)
+        if failure is not None and not is_off:
+            self._health.down(now, failure, took)
         else:
             self._health.up(now, took)
 

@@ -54,7 +54,9 @@ class Follower:
 
         Nothing is read while the `share` of all logs is used up; what was written meanwhile is read later.
         """
-        self._now, self._allowance, began = now, Allowance(), time.thread_time()
+        self._now = now
+        self._allowance = Allowance()
+        began = time.thread_time()
         self.cost *= _KEPT_OF_COST
         try:
             if share is not None:

@@ -72,7 +72,11 @@ class JournalLog:
 
     def close(self) -> None:
         """End journalctl."""
-        process, self._process, self._pending, self._complaints, self._full = self._process, None, b"", b"", 0
+        process = self._process
+        self._process = None
+        self._pending = b""
+        self._complaints = b""
+        self._full = 0
         if process is None:
             return
         process.kill()

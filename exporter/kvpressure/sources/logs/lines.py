@@ -82,7 +82,9 @@ class Assembler:
 
     def end(self) -> Iterator[Line]:
         """Yield a last line without newline when the file ends: it may be the last words of a process."""
-        rest, self._rest, self._dropping = self._rest, b"", False
+        rest = self._rest
+        self._rest = b""
+        self._dropping = False
         if rest:
             yield from self._take(rest.rstrip(b"\r"))
 

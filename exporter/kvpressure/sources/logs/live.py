@@ -42,7 +42,9 @@ class LiveFile:
             sink.cut()
         size = os.fstat(self._fd).st_size
         if self._truncated(size):
-            self._offset, self._old_until, self._fingerprint = 0, 0, b""
+            self._offset = 0
+            self._old_until = 0
+            self._fingerprint = b""
             sink.file()
         self._skip_ahead(size, budget, sink)
         done = 0

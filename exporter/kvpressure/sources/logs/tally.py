@@ -25,7 +25,9 @@ class Allowance:
     """What may still be looked at of one read: every character costs, and a pod writes what it likes."""
 
     def __init__(self, shares: int = 1) -> None:
-        self._lines, self._long, self._short = shares * MAX_LINES, shares * MAX_IN_LONG, shares * MAX_IN_SHORT
+        self._lines = shares * MAX_LINES
+        self._long = shares * MAX_IN_LONG
+        self._short = shares * MAX_IN_SHORT
 
     def covers(self, characters: int) -> bool:
         """Whether a line of so many characters may be looked at; it then counts."""

@@ -80,10 +80,10 @@ def resolve(assignment: Assignment, gpus: Sequence[GpuSample]) -> tuple[str, ...
     """
     uuids = []
     for assigned in assignment.gpus:
-        found = _find(assigned, gpus)
-        if len(found) != 1:
+        matching = _find(assigned, gpus)
+        if len(matching) != 1:
             return None
-        uuids += found
+        uuids += matching
     return tuple(dict.fromkeys(uuids)) or None
 
 

@@ -84,7 +84,9 @@ def _kfd_gpus(sys: Path) -> Iterator[tuple[int, str]]:
         values = {name: int(value) for name, value in _PROPERTY.findall(text)}
         if values.get("drm_render_minor", 0) > 0 and values.get("simd_count", 0) > 0 and "location_id" in values:
             location = values["location_id"]
-            bus, device, function = location >> 8 & 0xFF, location >> 3 & 0x1F, location & 0x7
+            bus = location >> 8 & 0xFF
+            device = location >> 3 & 0x1F
+            function = location & 0x7
             address = f"{values.get('domain', 0):04x}:{bus:02x}:{device:02x}.{function}"
             nodes.append((values["drm_render_minor"], address, location >> 28 & 0xF))
     split = {address for _, address, partition in nodes if partition}
@@ -198,8 +200,8 @@ def claimed_gpus(device: ClaimDevice, names: KernelNames) -> Sequence[Gpu]:
     The kubelet repeats the CDI names of the claim's earlier devices, so that many uuids are those of one claim.
     """
     cdi = [name.rpartition("=")[2] for name in device.cdi_names]
-    found = list(dict.fromkeys(uuid for name in cdi if (uuid := nvidia_uuid(name))))
-    gpus = [Gpu(name) for name in found] or [_claimed_by_name(device, cdi, names)]
+    uuids = list(dict.fromkeys(uuid for name in cdi if (uuid := nvidia_uuid(name))))
+    gpus = [Gpu(name) for name in uuids] or [_claimed_by_name(device, cdi, names)]
     if not device.share_id:
         return gpus
     shared = f"the claim {brief(device.claim, 120)} holds a share of the device {brief(device.device, 80)}"
