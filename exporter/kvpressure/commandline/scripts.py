@@ -103,7 +103,7 @@ _SUBSTITUTION: Final = re.compile(r"\$\([^()]*(?:\([^()]*\)[^()]*)*\)|`[^`]*`|\$
 _GPU_COUNT: Final = re.compile(
     r"(?:\$\(|`)\s*nvidia-smi\s(?:-L|--list-gpus|[^|)`]*noheader[^|)`]*)\s*\|\s*wc\s+(?:-l|--lines)\s*[)`]"
 )
-_GPUS: Final = "_VISIBLE_DEVICES"
+_GPUS: Final = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 _MOST_NAMES: Final = 3
 _COMMAND_STEPS: Final = 6
 """What a command costs beside its words, in steps of the budget."""
@@ -385,17 +385,12 @@ class Script:
         """Return the variables in a command, and its GPUs, that another condition than its own may have set."""
         if not self._decided:
             return {}
-        names = {*_NAMES.findall(self._text, self._begin, self._at), *_NAMES.findall(" ".join(words))}
-        names -= {
-            name for key, value in sets.items() if not key.endswith(_GPUS) for name in _NAMES.findall(value or "")
-        }
-        return {
-            name: condition
-            for name, condition in self._decided.items()
-            if (name in names or name.endswith(_GPUS))
-            and only_if not in {condition, condition.replace(_HOLDS, _FAILS)}
-            and not any(name in around.over for around in self._around)
-        }
+        names = dict.fromkeys((*_NAMES.findall(self._text, self._begin, self._at), *_NAMES.findall(" ".join(words))))
+        unjudged = {name for key, value in sets.items() if key not in _GPUS for name in _NAMES.findall(value or "")}
+        own = {only_if, only_if.replace(_FAILS, _HOLDS)}
+        over = {name for around in self._around for name in around.over}
+        decided = ((name, self._decided.get(name, "")) for name in (*names, *_GPUS) if name not in over | unjudged)
+        return {name: condition for name, condition in decided if condition and condition not in own}
 
     def _condition(self) -> str:
         """Return the innermost condition around the present command, "" for none."""

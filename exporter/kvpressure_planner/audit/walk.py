@@ -263,12 +263,17 @@ class _Walk:
         serving = [server for server in serving if self._serves(server, described.image)]
         if serving:
             readings = [read_limits(replace(start, servers=(server,))) for server in serving]
-            started = list(zip(serving, readings, strict=True))
-            for number, (server, reading) in enumerate(started, 1):
+            alike = dict[tuple[object, ...], list[Program]]()
+            for server, reading in zip(serving, readings, strict=True):
+                alike.setdefault(_kind(server, reading), []).append(server.program)
+            for number, (server, reading) in enumerate(zip(serving, readings, strict=True), 1):
                 engine = self._engine(described, reading, at, server=server)
-                alike = [other.program for other, read in started if _kind(other, read) == _kind(server, reading)]
                 title = f"{engine.title} server {number}" if len(serving) > 1 else engine.title
-                count = _started_count(engine, alike) if engine.replicas.why == _ONE else engine.replicas
+                count = (
+                    _started_count(engine, alike[_kind(server, reading)])
+                    if engine.replicas.why == _ONE
+                    else engine.replicas
+                )
                 yield replace(engine, item=_at_command(engine, server.program), title=title, replicas=count)
         elif runtime is not None and not by_command:
             yield self._engine(described, replace(read_limits(start), runtime=runtime), at)
