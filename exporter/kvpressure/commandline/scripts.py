@@ -126,6 +126,7 @@ class Script:
         self.begins: dict[str, int] = {}
         """The line that each of them begins in, before its first."""
         self._decided: dict[str, str] = {}
+        self._exported: set[str] = set()
         """The variables that a condition may have set, with that."""
         self._text, self._at, self._budget = text, 0, budget
         self.values: dict[str, str | None] = dict(env) | {str(i): word for i, word in enumerate(positional[:10])}
@@ -353,6 +354,7 @@ class Script:
         program = next((i for i, word in enumerate(words) if not _ASSIGNMENT.match(word)), len(words))
         if program == len(words) or words[program] in _DECLARES:
             for match, word in ((match, word) for word in words if (match := _ASSIGNMENT.match(word))):
+                self._exported |= {match[1]} if words[program:][:1] == ["export"] else set()
                 options = any(one[:1] == "-" for one in words)
                 self._assign(match, word, condition or alone, known=not options)
             return
@@ -385,11 +387,13 @@ class Script:
         """Return the variables in a command, and its GPUs, that another condition than its own may have set."""
         if not self._decided:
             return {}
-        names = dict.fromkeys((*_NAMES.findall(self._text, self._begin, self._at), *_NAMES.findall(" ".join(words))))
+        names = (*_NAMES.findall(self._text, self._begin, self._at), *_NAMES.findall(" ".join(words)))
         unjudged = {name for key, value in sets.items() if key not in _GPUS for name in _NAMES.findall(value or "")}
         own = {only_if, only_if.replace(_FAILS, _HOLDS)}
         over = {name for around in self._around for name in around.over}
-        decided = ((name, self._decided.get(name, "")) for name in (*names, *_GPUS) if name not in over | unjudged)
+        self._budget.take(len(self._exported), steps=0)
+        listed = dict.fromkeys((*names, *_GPUS, *self._exported))
+        decided = ((name, self._decided.get(name, "")) for name in listed if name not in over and name not in unjudged)
         return {name: condition for name, condition in decided if condition and condition not in own}
 
     def _condition(self) -> str:

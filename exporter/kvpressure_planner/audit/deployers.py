@@ -71,6 +71,7 @@ BY_KEY: Final[Mapping[str, Deployer]] = {
     SCRIPT: MACHINE,
     "Service": MACHINE,
     "run": Deployer("SkyPilot", math.inf, "the machine's own /dev/shm", machine=True),
+    "steps": MACHINE,
     "user_data": MACHINE,
     "runcmd": MACHINE,
     "Container": CONTAINER,
@@ -82,7 +83,7 @@ BY_KEY: Final[Mapping[str, Deployer]] = {
 }
 """Those of files that are not of Kubernetes, by a key around the engine or at the top."""
 
-_AT_THE_TOP: Final = frozenset(BY_KEY) - {"user_data", "runcmd", "task", "process"}
+_AT_THE_TOP: Final = frozenset(BY_KEY) - {"steps", "user_data", "runcmd", "task", "process"}
 _CARRIERS: Final = frozenset(
     ("HelmRelease", "HelmChart", "HelmChartConfig", "Application", "ApplicationSet", "Kustomization")
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from textwrap import dedent
 from typing import Any, Final
 
 from kvpressure.commandline.words import split
@@ -24,6 +25,16 @@ _HCL: Final = re.compile(
 )
 _SHELL: Final = re.compile(r"\A\s*#!.*\b(ba|da|z|k)?sh\b")
 _ENVIRONMENT: Final = "Environment"
+_FOREIGN: Final = re.compile(
+    r"(make|docker|just|proc)file$|\.(?!ya?ml|json|txt|tpl|tmpl|gotmpl|j2|in$)[a-z]\w*$", re.IGNORECASE
+)
+_BLOCK: Final = re.compile(
+    r"^[ \t]*(?P<mark>```|~~~)[ \t]*(?P<language>\w*)[^\n]*\n(?P<fenced>.*?)^[ \t]*(?P=mark)"
+    r"|(?P<indented>(?:^(?:[ ]{4}|\t)(?![ \t]*(?:```|~~~))[^\n]*\n)+)",
+    re.DOTALL | re.MULTILINE,
+)
+_SHELLS: Final = frozenset(("bash", "console", "sh", "shell", "zsh"))
+_LANGUAGES: Final = _SHELLS | {"", "json", "yaml", "yml"}
 
 
 def named_format(text: str, name: str) -> str:
@@ -38,6 +49,20 @@ def named_format(text: str, name: str) -> str:
     if _SHELL.match(text) or name.endswith((".sh", ".bash", ".slurm", ".sbatch")):
         return "script"
     return ""
+
+
+def is_foreign(name: str) -> bool:
+    """Return whether a file's name says that it is in a format that is not read."""
+    return _FOREIGN.search(name) is not None
+
+
+def code_blocks(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the code of a Markdown text with its format, "" for YAML, each behind as many lines as are before it."""
+    for match in _BLOCK.finditer(text):
+        part, language = ("indented", "") if match["mark"] is None else ("fenced", match["language"].lower())
+        if language in _LANGUAGES:
+            before = "\n" * text.count("\n", 0, match.start(part))
+            yield SCRIPT if language in _SHELLS else "", before + dedent(match[part])
 
 
 def looks_like_hcl(text: str) -> bool:

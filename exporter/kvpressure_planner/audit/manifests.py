@@ -14,13 +14,23 @@ import yaml
 from kvpressure.commandline.words import Budget
 from kvpressure.config import strict_yaml
 from kvpressure.config.strict_yaml import ConfigError, Path
-from kvpressure_planner.audit.formats import SCRIPT, Hcl, HclError, looks_like_hcl, named_format, read_unit
+from kvpressure_planner.audit.formats import (
+    SCRIPT,
+    Hcl,
+    HclError,
+    code_blocks,
+    is_foreign,
+    looks_like_hcl,
+    named_format,
+    read_unit,
+)
 from kvpressure_planner.audit.model import Place, Problem
 
 MAX_CHARS: Final = 16 << 20
 MAX_VALUES: Final = 400_000
 WORK: Final = 1 << 25
 """For one file, in characters read or made: a second or two."""
+NOT_READ: Final = "is none of what is read: YAML, JSON, HCL, units of systemd and Podman, shell scripts, Markdown"
 _SEPARATOR: Final = re.compile(r"^---(?=[ \t\r]|$)[^\n]*$", re.MULTILINE)
 _LINE: Final = re.compile(r"in line (\d+)$")
 _TEMPLATE: Final = re.compile(r"\{\{[-~]?\s*[A-Za-z_.$]")
@@ -124,18 +134,28 @@ def read(text: str, name: str, variables: Mapping[str, str] | None = None) -> Ma
     """
     if len(text) > MAX_CHARS:
         return Manifests((), (Problem(f"is larger than {MAX_CHARS} characters", Place(name, None)),))
-    format_name = named_format(text, name)
+    if name.lower().endswith((".md", ".markdown")):
+        blocks = (_read_format(block, name, format_name, variables or {}) for format_name, block in code_blocks(text))
+        return Manifests(tuple(item for block in blocks for item in block.items))
+    return _read_format(text, name, named_format(text, name), variables or {})
+
+
+def _read_format(text: str, name: str, format_name: str, variables: Mapping[str, str]) -> Manifests:
+    """Read a text of a format, of YAML first where it is ""."""
     if format_name:
         return _read_other(text, name, format_name)
-    given = _read_yaml(text, name, variables or {})
+    given = _read_yaml(text, name, variables)
     if given.problems and not given.items and looks_like_hcl(text):
         return _read_other(text, name, "hcl")
+    if given.problems and not given.items and is_foreign(name):
+        return Manifests((), (Problem(NOT_READ, Place(name, None)),))
     # A text that is one scalar is no manifest: a command in a file of its own.
     return given if given.items or given.problems else _read_other(text, name, "script")
 
 
 def _read_other(text: str, name: str, format_name: str) -> Manifests:
-    lines: dict[Path, int] = {(): 1, (SCRIPT,): 1}
+    first = len(text) - len(text.lstrip("\n")) + 1
+    lines: dict[Path, int] = {(): first, (SCRIPT,): first}
     data: dict[str, Any] = {SCRIPT: text}
     try:
         if format_name == "unit":

@@ -14,7 +14,7 @@ from kvpressure.capacity.gpus import gpu_named
 from kvpressure.commandline.options import whole
 from kvpressure.commandline.programs import GPU_TYPE, ContainerRun
 from kvpressure.config.strict_yaml import Path
-from kvpressure_planner.audit.deployers import ALL, APP_TEMPLATE, deployer
+from kvpressure_planner.audit.deployers import ALL, APP_TEMPLATE, POD, deployer
 from kvpressure_planner.audit.engine import Probe, Replicas, Resources, counted, replicas, scaled
 from kvpressure_planner.audit.manifests import Item, Manifests, get, mapping, sequence, strings, text, texts
 
@@ -185,9 +185,10 @@ def resources(item: Item, at: Path, annotations: Mapping[str, str]) -> Resources
     extends = mapping(get(item.data, *at)).get("extends")
     claims = requested.get("claims") or nearest_value(item, at, "resourceClaims")
     if number is None and not claims and not extends:
-        number = ALL if "nvidia" in text(nearest_value(item, at, "runtimeClassName")) else by.gpus
+        given = by.gpus if by is not POD or item.kind in {*RESTARTED, "Service"} else None  # what else may give some?
+        number = ALL if "nvidia" in text(nearest_value(item, at, "runtimeClassName")) else given
     shared_memory = _shared_memory(item, at)
-    at_machine = any(key in item.data for key in ("script", "Service", "run"))
+    at_machine = any(key in item.data for key in ("script", "Service", "run", "resource"))
     default = (*at, "deploy", "resources") if at[:1] == ("services",) else (*at, "resources")
     return Resources(
         memory=memory,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from kvpressure.commandline.options import unknown_names
+from kvpressure.commandline.options import unknown_names, unresolved
 from kvpressure.commandline.programs import Program, base
 from kvpressure.commandline.words import Budget, BudgetExceededError, Filling
 from kvpressure.config.strict_yaml import Path
@@ -121,9 +121,14 @@ class _Walk:
         if isinstance(value, dict):
             yield from self._mapping(value, at, stated)
         elif isinstance(value, list):
-            if _is_command(value):
-                yield from self._started(Described(command=tuple(map(text, value))), at)
-                return
+            words = [text(word) for word in value if isinstance(word, (str, int, float))]
+            if 1 < len(words) == len(value):
+                parts = list(self._started(Described(command=tuple(words)), at)) if _runs(words[:4]) else []
+                if not parts and any(" " in word for word in words if _runs([word])):  # whole commands, not words
+                    parts = list(self.text("\n".join(words), at, stated))
+                if parts:
+                    yield from parts
+                    return
             for position, element in enumerate(value):
                 yield from self._value(element, (*at, position), stated)
         elif isinstance(value, str):
@@ -318,6 +323,10 @@ class _Walk:
         spec = mapping(get(item.data, *at))
         model = reading.model or text(get(item.data, "modelArtifacts", "name"))
         hidden = reading.hidden
+        words = (*described.command, *described.args) if run is None else run.arguments
+        is_upstream = reading.runtime.audit.version(f"{image[: -len(base(image))]}{base(image).partition(':')[0]}")
+        if more is None and not (words or reading.options or reading.model or is_upstream):
+            hidden += (f"what the entrypoint of {image} starts is not known",)
         if item.kind in places.TEMPLATES:
             hidden += ("the InferenceService that uses this runtime may give more, and is not among the manifests",)
         engine = Engine(
@@ -382,11 +391,26 @@ class _Walk:
             return f"script/{item.name}"
         if at[:1] == ("services",):
             return f"compose/{at[1]}"
-        if "run" in item.data:
-            return f"task/{text(item.data.get('name')) or file}"
+        if at in {("Service",), ("Container",)}:
+            return f"systemd unit/{item.name or file}"
+        return f"task/{text(item.data.get('name')) or file}" if "run" in item.data else self._title_of_values(at, file)
+
+    def _title_of_values(self, at: Path, file: str) -> str:
+        """Return the title of a resource, a job, a step by its name, or the values of a chart."""
+        item = self.item
+        if at[:1] in {("resource",), ("job",)} and len(at) > 2:  # Terraform's, Nomad's
+            return f"{at[1]}/{at[2]}" if at[0] == "resource" else f"job/{at[1]} {at[-2]}"
+        for end in range(len(at), 0, -1):  # a step, a task, a container: an element with a name
+            if (
+                isinstance(at[end - 1], int)
+                and at[end - 2 : end - 1] != ("containers",)
+                and (name := text(get(item.data, *at[:end], "name")))
+            ):
+                return f"{str(at[end - 2]).removesuffix('s')}/{name}"
         names = [part for part in at if isinstance(part, str) and part not in {*SCRIPTS, "containers", "spec"}]
-        name = names[-1] if names else text(get(item.data, *at, "name")) or file
-        return f"values/{name}"
+        is_script = not isinstance(get(item.data, *at), dict)
+        own = text(get(item.data, *(at[:-1] if is_script else at), "name")) if is_script or not names else ""
+        return f"values/{own or (names[-1] if names else file)}"
 
     def _roles(self, at: Path) -> Iterator[str]:
         """Yield the names of the parts of an object that a pod is in: `prefill`."""
@@ -397,10 +421,11 @@ class _Walk:
                 yield name
 
     def _container(self, spec: Mapping[str, Any], at: Path, reading: Reading) -> str:
-        name = text(spec.get("container_name")) or text(spec.get("name"))
-        if SCRIPT in self.item.data or "run" in self.item.data:
+        names = (text(spec.get(key)) for key in ("container_name", "ContainerName", "name"))
+        if SCRIPT in self.item.data or "run" in self.item.data or not isinstance(get(self.item.data, *at), dict):
             return reading.runtime.name
-        return name or str(at[-1] if at else reading.runtime.name)
+        own = str(at[-1]) if at and at[0] not in {"Service", "Container", "resource", "job"} else reading.runtime.name
+        return next((name for name in names if name and not unresolved(name)), own)
 
     def _style(self, described: Described, at: Path) -> Style:
         own = get(self.item.data, *at)
@@ -435,7 +460,8 @@ def _started_count(engine: Engine, alike: Sequence[Program]) -> Replicas:
 
 def _at_command(engine: Engine, program: Program) -> Item:
     """Return the object with the lines of the command where it is a script's: those of its own, and all before."""
-    if engine.at != (SCRIPT,):
+    written = text(engine.item.data.get(SCRIPT))
+    if engine.at != (SCRIPT,) or len(engine.item.source.text) != written.count("\n") + 1:
         return engine.item
     first, last = program.lines
     return replace(engine.item, source=replace(engine.item.source, lines={(): 1, engine.at: first}, last=last))
@@ -447,14 +473,5 @@ def _runs_template(task: Mapping[str, Any]) -> bool:
     return not templates(task).keys().isdisjoint(words)
 
 
-def _is_command(value: list[Any]) -> bool:
-    """Return whether a list of scalars may be a command."""
-    return (
-        len(value) > 1
-        and all(isinstance(element, (str, int, float)) for element in value)
-        and _runs(list(map(text, value)))
-    )
-
-
 def _runs(words: list[str]) -> bool:
-    return any(_MAY_START.search(word) for word in words[:4])
+    return any(_MAY_START.search(word) for word in words)

@@ -172,6 +172,7 @@ def test_options_under_a_condition_leave_open_what_they_are_of_and_nothing_else(
 
 IF = "only if the condition in line 1 of its script says so"
 AROUND = [
+    ("if [ $D ]; then\n  export L=D\nfi\n{}", "only if the condition in line 1 of its script ($D) says so: $L"),
     ("if x; then {}; fi", IF),
     (
         "if [ $R ]; then\n  N=2\n export HIP_VISIBLE_DEVICES=2\nfi\n{}",

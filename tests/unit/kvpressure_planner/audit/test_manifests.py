@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure_planner.audit import Manifests, audit, from_objects, read
+from kvpressure_planner.audit.manifests import NOT_READ
 
 TWO = "# one\nkind: A\nmetadata:\n  name: a\n---\nkind: B\nmetadata:\n  name: b\n  labels:\n    x: y\n"
 
@@ -32,6 +33,17 @@ def test_a_duplicate_key_names_both_lines_of_the_file() -> None:
 def test_a_template_is_told_to_be_rendered(value: str) -> None:
     found = read(f"metadata:\n  name: {value}\n", "f")
     assert "render templates first (helm template)" in found.problems[0].message
+
+
+@pytest.mark.parametrize("name", ["Makefile", "32_Makefile", "x.nix", "x.py", "x.conf", "x.toml"])
+def test_a_file_of_a_format_that_is_not_read_is_told_so_and_not_how_to_indent(name: str) -> None:
+    assert [problem.message for problem in read("a:\n\t@b\n", name).problems] == [NOT_READ]
+
+
+def test_the_code_of_a_markdown_text_is_read_with_its_lines() -> None:
+    fenced = "~~~yaml\nkind: A\n~~~\n```python\nkind: B\n```\n"
+    found = read(f"# Title\n\n{fenced}\n    vllm serve x \\\n      --port 1\n", "README.md")
+    assert [(item.kind, item.line()) for item in found.items] == [("A", 4), ("", 10)]
 
 
 def test_lists_are_taken_apart_and_keep_their_lines() -> None:

@@ -153,6 +153,13 @@ def test_an_image_for_cpus_needs_no_gpu(image: str, status: str) -> None:
     assert ("memory-target" in found(engine)) == (status == "fail"), "a share of a GPU's memory"
 
 
+def test_gpus_of_a_kind_that_is_not_known_may_stand_elsewhere() -> None:
+    of_pod = checked("{image: vllm/vllm-openai, args: [--model=x]}", "gpus")
+    unknown = "kind: X\nspec: {devices: [{name: gpu, count: 1}], containers: [{image: i, command: [vllm, serve, x]}]}"
+    found = only(audit(read(unknown, "f"), load_thresholds()))["gpus"]
+    assert (of_pod.status, found.status) == ("fail", "unknown")
+
+
 def test_gpus_without_a_limit_are_refused() -> None:
     found = checked("{image: vllm/vllm-openai, args: [--model=x], resources: {requests: {nvidia.com/gpu: 1}}}", "gpus")
     assert (found.status, found.reason) == (

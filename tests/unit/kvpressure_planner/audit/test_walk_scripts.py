@@ -157,6 +157,38 @@ def test_gpus_that_skypilot_may_choose_are_not_known(accelerators: str) -> None:
     assert (engine.resources.gpu, engine.resources.gpus, found["gpus"][0]) == ("", None, "unknown")
 
 
-@pytest.mark.parametrize("script", ["echo vllm serve x", "run: 3", "pip install vllm\n"])
+@pytest.mark.parametrize("key", ["commands", "cmds", "script", "run", "head_start_ray_commands"])
+def test_a_list_of_commands_is_a_script_and_a_list_of_words_a_command(key: str) -> None:
+    lines = "[N=64, pip install vllm, echo 1, echo 2, vllm serve x --max-num-seqs $N]"
+    for written in (lines, "[vllm, serve, x, --max-num-seqs, 64]", "[sh, -c, vllm serve x --max-num-seqs 64]"):
+        engine, _ = judged(read(f"name: llama\n{key}: {written}\n", "t.yaml"))
+        assert engine.reading.limits["max_num_seqs"].value == 64
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "title"),
+    [
+        ("[Service]\nExecStart=vllm serve x\n", "vllm.service", "systemd unit/vllm.service vllm"),
+        ("steps:\n  - name: Serve\n    run: vllm serve x --port 1\n", "ci.yml", "step/Serve vllm"),
+        ("commands: [pip install x, vllm serve x]\nname: llama", "t.yaml", "values/llama vllm"),
+        ("services: {v: {image: vllm/vllm-openai, container_name: '${P?}.x'}}", "c.yaml", "compose/v v"),
+    ],
+)
+def test_an_engine_is_titled_by_what_it_is(text: str, name: str, title: str) -> None:
+    engine, found = judged(read(text, name))
+    assert f"{engine.title} {engine.container}" == title
+    assert name != "ci.yml" or found["memory-request"][0] == found["probes"][0] == "pass"
+
+
+@pytest.mark.parametrize(
+    ("image", "known"), [("vllm/vllm-openai:v1", True), ("me/vllm", False), ("me/vllm --model x", True)]
+)
+def test_what_an_image_of_somebody_else_starts_by_itself_is_not_known(image: str, known: bool) -> None:
+    engine, found = judged(read(f"docker run -e GPU_MEMORY_UTILIZATION=0.95 {image}", "x.sh"))
+    assert ("max-num-batched-tokens" in found) == known
+    assert known or engine.reading.hidden == (f"what the entrypoint of {image} starts is not known",)
+
+
+@pytest.mark.parametrize("script", ["\n" * 5000, "echo vllm serve x", "run: 3", "pip install vllm\n"])
 def test_a_script_that_starts_nothing_is_no_engine(script: str) -> None:
     assert not audit(read(script, "x.sh") + read(f"run: {script!r}", "t.yaml"), load_thresholds()).engines
