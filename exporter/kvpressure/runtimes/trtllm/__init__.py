@@ -136,7 +136,7 @@ ADVICE: Final = Advice(
 AUDIT: Final = Audit(
     undeclared={
         "max_num_seqs": "TensorRT-LLM takes 2,048 seats, whatever their answers reserve of the KV cache",
-        "max_num_batched_tokens": "TensorRT-LLM takes 8,192",
+        "max_num_batched_tokens": "TensorRT-LLM takes 8,192, or what an engine was built with",
         "gpu_memory_utilization": "TensorRT-LLM takes 0.9 of what weights and buffers leave",
     },
     largest_step=8192,
