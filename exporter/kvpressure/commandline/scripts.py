@@ -105,6 +105,7 @@ _GPU_COUNT: Final = re.compile(
 )
 _GPUS: Final = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 _MOST_NAMES: Final = 3
+_MOST_TIMES: Final = 10_000
 _COMMAND_STEPS: Final = 6
 """What a command costs beside its words, in steps of the budget."""
 _HOLDS: Final = " says so"
@@ -362,7 +363,8 @@ class Script:
         lines = self._line(self._begin), self._line(self._end)
         loops = [around for around in self._around if around.end == "done"]
         every = [None if loop.is_endless and operator == "&" else loop.times for loop in loops]
-        times = None if None in every else math.prod(number or 0 for number in every)
+        product = 0 if None in every else math.prod(number or 0 for number in every)
+        times = None if None in every or product > _MOST_TIMES else product
         over = frozenset[str]().union(*(loop.over for loop in loops))
         for chosen, only_if in self._chosen(words[program:], "" if condition == _LOOP else condition):
             yield Command(chosen, only_if, sets, self._uncertain(chosen, sets, only_if), lines, times, over)
@@ -372,7 +374,8 @@ class Script:
         """Yield a command once for each that a variable of it may hold, with the condition that chooses it."""
         for at, word in enumerate(words):
             name = _ALONE.fullmatch(word)
-            choices = self._choices.get(name[1], {}) if name else {}
+            if name is None or not (choices := self._choices.get(name[1], {})):
+                continue
             is_text = at > 0 and ("eval" in words[:at] or words[at - 1][:1] == "-")
             found = {key: _words_of(value, is_text=is_text) for key, value in choices.items() if _is_command(value)}
             for only_if, chosen in found.items():

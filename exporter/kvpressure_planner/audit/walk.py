@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -268,18 +268,14 @@ class _Walk:
         serving = [server for server in serving if self._serves(server, described.image)]
         if serving:
             readings = [read_limits(replace(start, servers=(server,))) for server in serving]
-            alike = dict[tuple[object, ...], list[Program]]()
+            counts: dict[tuple[object, ...], int | None] = {}
             for server, reading in zip(serving, readings, strict=True):
-                alike.setdefault(_kind(server, reading), []).append(server.program)
+                counts[_kind(server, reading)] = _count(server.program, reading, counts.get(_kind(server, reading), 0))
             for number, (server, reading) in enumerate(zip(serving, readings, strict=True), 1):
                 engine = self._engine(described, reading, at, server=server)
                 title = f"{engine.title} server {number}" if len(serving) > 1 else engine.title
-                count = (
-                    _started_count(engine, alike[_kind(server, reading)])
-                    if engine.replicas.why == _ONE
-                    else engine.replicas
-                )
-                yield replace(engine, item=_at_command(engine, server.program), title=title, replicas=count)
+                replicas = _replicas_in_script(engine, counts[_kind(server, reading)])
+                yield replace(engine, item=_at_command(engine, server.program), title=title, replicas=replicas)
         elif runtime is not None and not by_command:
             yield self._engine(described, replace(read_limits(start), runtime=runtime), at)
         if serving or runtime is not None:
@@ -445,17 +441,21 @@ def _kind(server: Server, reading: Reading) -> tuple[object, ...]:
     return reading.model, reading.runtime.name, reading.limits.get("kv_role"), server.program.only_if
 
 
-def _started_count(engine: Engine, alike: Sequence[Program]) -> Replicas:
-    """Return how many servers like one a script starts."""
-    times = [program.times for program in alike]
-    over = {f"${name}" for program in alike for name in program.over}
-    if None in times or not over.isdisjoint(unknown_names(engine.model)):
-        why = "a loop starts it; how many of one model are started is not known"
-        return replace(engine.replicas, count=None, why=why)
-    total = sum(filter(None, times))
-    if total == 1 or not engine.model:
+def _count(program: Program, reading: Reading, before: int | None) -> int | None:
+    """Return how many servers are started with those before, None where that is not known of one model."""
+    over = {f"${name}" for name in program.over}
+    is_open = before is None or program.times is None or not over.isdisjoint(unknown_names(reading.model))
+    return None if is_open else (before or 0) + (program.times or 0)
+
+
+def _replicas_in_script(engine: Engine, count: int | None) -> Replicas:
+    """Return what a script says of replicas that starts so many servers like one."""
+    if engine.replicas.why != _ONE or count == 1 or not engine.model:
         return engine.replicas
-    return replace(engine.replicas, count=total, why=f"{total} servers of its model are started here")
+    why = "a loop starts it; how many of one model are started is not known"
+    return replace(
+        engine.replicas, count=count, why=why if count is None else f"{count} servers of its model are started here"
+    )
 
 
 def _at_command(engine: Engine, program: Program) -> Item:

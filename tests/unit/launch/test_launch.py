@@ -182,6 +182,7 @@ AROUND = [
     ("for i in {{0..7}}; do CUDA_VISIBLE_DEVICES=$i {} & done", "a loop starts it 8 times"),
     ("for ((i=1; i<=8; i++)); do export CUDA_VISIBLE_DEVICES=$i; {} & done", "a loop starts it 8 times"),
     ("for i in `ls`; do {} & done", "a loop starts it"),
+    (f"{'for i in {{1..9}}; do ' * 99} {{}}", "a loop starts it"),
     ("while true; do {}; sleep 1; done", ""),
     ("if x; then P=2; fi; {} --port $P", ""),
     ("for p in 1 2; do {} --port $p & done", "a loop starts it 2 times"),
