@@ -78,6 +78,8 @@ _OPTION: Final = re.compile(r"--([A-Za-z][A-Za-z0-9_-]*)((?:\.[^=]*)?)(?:=(.*))?
 _NEGATIVE: Final = re.compile(r"-[0-9.]+")
 _UNKNOWN: Final = re.compile(r"\$(?:\{?|\((?=\w+\)))([A-Za-z_]\w*|[0-9@*])|(\$\(|`|\{\{)", re.ASCII)
 _UNRESOLVED: Final = re.compile(r"\$[A-Za-z_({@*]|`|\{\{")
+_PLACEHOLDER: Final = re.compile(r"\{\w+\}|<[A-Za-z][\w .-]*>|__[A-Za-z]\w*__|\[\[.*|%\(\w+\)s")
+"""A value that is to be put in by hand, or by a template: all of the word."""
 # Costs in a budget: a character of JSON may become an object in memory, a YAML event takes several steps to read.
 _JSON_CHARACTER: Final = 8
 _YAML_STEPS: Final = 2
@@ -191,11 +193,13 @@ def read_options(words: Sequence[str], files: Mapping[str, str], budget: Budget,
 
 def unresolved(text: str) -> bool:
     """Return whether `text` contains a variable, a substitution or a template whose value is not known."""
-    return _UNRESOLVED.search(text) is not None
+    return _UNRESOLVED.search(text) is not None or _PLACEHOLDER.fullmatch(text) is not None
 
 
 def unknown_names(text: str) -> list[str]:
-    """Return what of a text is not known: `$NAME`, `$(...)` for a command's output, `{{...}}` for a template."""
+    """Return what of a text is not known: `$NAME`, `$(...)` for a command's output, a placeholder as it is written."""
+    if _PLACEHOLDER.fullmatch(text):
+        return ["[[...]]" if text[:2] == "[[" else text]
     found = _UNKNOWN.findall(text) if any(sign in text for sign in "$`{") else []
     return list(dict.fromkeys(f"${name}" if name else "$(...)" if sign in "$(`" else "{{...}}" for name, sign in found))
 
@@ -203,7 +207,7 @@ def unknown_names(text: str) -> list[str]:
 def _may_be_options(words: Sequence[str], at: int, dialect: Dialect) -> bool:
     """Return whether a variable stands where an option may, not where a value or the model does."""
     word = words[at]
-    if word[:1] not in {"$", "`", "{"} or not unresolved(word):
+    if word[:1] not in {"$", "`", "{", "<", "_", "[", "%"} or not unresolved(word):
         return False
     if at == 0:
         return len(words) == 1

@@ -63,7 +63,8 @@ class Program:
 
     `only_if` is the condition around it, `uncertain` are the variables that a condition may have set, with it. `env` is
     its environment as far as it is stated, `files` are the texts that here-documents wrote before, by path, and
-    `container` is the one whose command is a script that runs it. `lines` are its first and its last in the text.
+    `container` is the one whose command is a script that runs it. `lines` are its first and its last in the text. Loops
+    run it so many `times`, None where that is not known, and set the variables `over`.
     """
 
     words: Words
@@ -73,6 +74,8 @@ class Program:
     files: Mapping[str, str] = field(default_factory=dict)
     container: ContainerRun | None = None
     lines: tuple[int, int] = (1, 1)
+    times: int | None = 1
+    over: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +141,8 @@ def _unwrap(program: Program, budget: Budget, depth: int, ran: set[str], begin: 
             {**program.files, **script.files},
             program.container,
             program.lines if begin is None else (begin + command.lines[0], begin + command.lines[1]),
+            None if None in {program.times, command.times} else (program.times or 0) * (command.times or 0),
+            program.over | command.over,
         )
         yield from _unwrap(inner, budget, depth - 1, ran, None)
     for path, written in script.files.items():

@@ -5,6 +5,7 @@ A variable is filled in where it was assigned once, in the open, see `words`.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +31,8 @@ class Command:
     """A simple command of a script, with its first and its last line.
 
     `only_if` is the condition around it and what it has to say, "" for none; `sets` are its own variables. `uncertain`
-    are those in it that a condition may have set, with that.
+    are those in it that a condition may have set, with that. Loops run it so many `times`, None where that is unknown,
+    and set the variables `over`.
     """
 
     words: Words
@@ -38,23 +40,30 @@ class Command:
     sets: Variables = field(default_factory=dict)
     uncertain: Mapping[str, str] = field(default_factory=dict)
     lines: tuple[int, int] = (1, 1)
+    times: int | None = 1
+    over: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
 class _Around:
     """Control flow around a command: the word that ends it, and its condition once that is read; loops have none.
 
-    `names` are the variables of the condition, as they are shown.
+    `names` are the variables of the condition, as they are shown. A loop runs so many `times`, None where that is not
+    known, and sets the variables `over`.
     """
 
     end: str
     condition: str = ""
     names: str = ""
+    times: int | None = 1
+    is_endless: bool = False
+    over: set[str] = field(default_factory=set)
 
 
 _TOKEN: Final = re.compile(
     r"(?P<blank>(?:[ \t\r]|\\\n)+)|(?P<comment>(?<![^\s;&|()])\#[^\n]*)"
     r"|(?P<here><<-?[ \t]*(?P<quote>['\"]?)(?P<end>[A-Za-z_]\w*)(?P=quote))"
+    r"|(?P<placeholder><[A-Z][A-Z0-9_-]*>(?=\s|$)|%\(\w+\)s)"
     r"|(?P<redirect>[0-9]*(?:&>>?|<<<|>>|[<>]&|>\||[<>])[ \t]*)|(?P<operator>;;&?|;&|&&|\|\||[\n;&|()])"
     r"|'(?P<single>[^']*)'|\"(?P<double>[^\"\\$]*(?:(?:\\.|\$\{\w+:?[-=]\"[^\"\\{}]*\"\}|\$)[^\"\\$]*)*)\"|\\(?P<escaped>.)"
     r"|(?P<substitution>`[^`]*`|\$\(+)|(?P<variable>\$(?:\{|[A-Za-z_]\w*|[0-9@*]))"
@@ -74,6 +83,9 @@ _LIST: Final = re.compile(r"\$(?:([@*])|\{(?:([@*])|([A-Za-z_]\w*)\[[@*]\])\})",
 _ALONE: Final = re.compile(r"\$\{?([A-Za-z_]\w*)(?:\[[@*]\])?\}?", re.ASCII)
 """A word that is a variable, or all of an array."""
 _ARGUMENT: Final = re.compile(r"\$\{?[0-9]\}?|\$\{\w+\[[^\]]*\]\}")
+_COUNTED: Final = re.compile(r"\s*\(\(\s*(\w+)\s*=\s*(\d{1,6})\s*;\s*\1\s*(<=?)\s*(\d{1,6})\s*;\s*\1\+\+\s*\)\)")
+"""What a loop counts, behind `for`."""
+_SPAN: Final = re.compile(r"\{(\d{1,6})\.\.(\d{1,6})\}|\$\(seq (?:(\d{1,6}) )?(\d{1,6})\)")
 _BLANKS: Final = re.compile(r"[ \t\n]+")
 _DECLARES: Final = frozenset(("export", "declare", "typeset", "local", "readonly"))
 # Built-in commands that change the variables named as their arguments.
@@ -91,8 +103,9 @@ _SUBSTITUTION: Final = re.compile(r"\$\([^()]*(?:\([^()]*\)[^()]*)*\)|`[^`]*`|\$
 _GPU_COUNT: Final = re.compile(
     r"(?:\$\(|`)\s*nvidia-smi\s(?:-L|--list-gpus|[^|)`]*noheader[^|)`]*)\s*\|\s*wc\s+(?:-l|--lines)\s*[)`]"
 )
-_GPUS: Final = "_VISIBLE_DEVICES"
+_GPUS: Final = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 _MOST_NAMES: Final = 3
+_MOST_TIMES: Final = 10_000
 _COMMAND_STEPS: Final = 6
 """What a command costs beside its words, in steps of the budget."""
 _HOLDS: Final = " says so"
@@ -272,7 +285,18 @@ class Script:
         if self._redirects:
             self._redirects, self._target = False, text
         elif not self._words and text in _OPENS:
-            self._around.append(_Around(_OPENS[text]))
+            counted = _COUNTED.match(self._text, self._at) if text == "for" else None
+            times = None if text in _LOOPS_OVER else 1
+            if counted is not None:
+                times = max(0, int(counted[4]) - int(counted[2]) + len(counted[3]) - 1)
+            self._around.append(
+                _Around(
+                    _OPENS[text],
+                    times=times,
+                    is_endless=text in {"while", "until"},
+                    over={counted[1]} if counted else set(),
+                )
+            )
             self._opening = text
         elif not self._words and text in _GOES_ON:
             if self._around and text == self._around[-1].end:
@@ -314,6 +338,7 @@ class Script:
             opening, self._opening = self._opening, ""
             if opening in _LOOPS_OVER:
                 self._set(words[0], None, _LOOP)
+                self._around[-1].times = _times(words[2:]) if words[1:2] == ["in"] else self._around[-1].times
                 return
             if opening == "if":
                 self._around[-1].condition = self._described(self._shown(words))
@@ -336,15 +361,21 @@ class Script:
             return
         sets = {match[1]: word[match.end() :] for word in words[:program] if (match := _ASSIGNMENT.match(word))}
         lines = self._line(self._begin), self._line(self._end)
+        loops = [around for around in self._around if around.end == "done"]
+        every = [None if loop.is_endless and operator == "&" else loop.times for loop in loops]
+        product = 0 if None in every else math.prod(number or 0 for number in every)
+        times = None if None in every or product > _MOST_TIMES else product
+        over = frozenset[str]().union(*(loop.over for loop in loops))
         for chosen, only_if in self._chosen(words[program:], "" if condition == _LOOP else condition):
-            yield Command(chosen, only_if, sets, self._uncertain(chosen, sets, only_if), lines)
+            yield Command(chosen, only_if, sets, self._uncertain(chosen, sets, only_if), lines, times, over)
         self._change(words[program:], condition or alone)
 
     def _chosen(self, words: Sequence[str], condition: str) -> Iterator[tuple[Words, str]]:
         """Yield a command once for each that a variable of it may hold, with the condition that chooses it."""
         for at, word in enumerate(words):
             name = _ALONE.fullmatch(word)
-            choices = self._choices.get(name[1], {}) if name else {}
+            if name is None or not (choices := self._choices.get(name[1], {})):
+                continue
             is_text = at > 0 and ("eval" in words[:at] or words[at - 1][:1] == "-")
             found = {key: _words_of(value, is_text=is_text) for key, value in choices.items() if _is_command(value)}
             for only_if, chosen in found.items():
@@ -359,15 +390,14 @@ class Script:
         """Return the variables in a command, and its GPUs, that another condition than its own may have set."""
         if not self._decided:
             return {}
-        names = {*_NAMES.findall(self._text, self._begin, self._at), *_NAMES.findall(" ".join(words)), *self._exported}
-        names -= {
-            name for key, value in sets.items() if not key.endswith(_GPUS) for name in _NAMES.findall(value or "")
-        }
-        return {
-            name: condition
-            for name, condition in self._decided.items()
-            if (name in names or name.endswith(_GPUS)) and only_if not in {condition, condition.replace(_HOLDS, _FAILS)}
-        }
+        names = (*_NAMES.findall(self._text, self._begin, self._at), *_NAMES.findall(" ".join(words)))
+        unjudged = {name for key, value in sets.items() if key not in _GPUS for name in _NAMES.findall(value or "")}
+        own = {only_if, only_if.replace(_FAILS, _HOLDS)}
+        over = {name for around in self._around for name in around.over}
+        self._budget.take(len(self._exported), steps=0)
+        listed = dict.fromkeys((*names, *_GPUS, *self._exported))
+        decided = ((name, self._decided.get(name, "")) for name in listed if name not in over and name not in unjudged)
+        return {name: condition for name, condition in decided if condition and condition not in own}
 
     def _condition(self) -> str:
         """Return the innermost condition around the present command, "" for none."""
@@ -438,6 +468,9 @@ class Script:
     def _set(self, name: str, value: str | None, condition: str) -> None:
         """Set a variable; one that is set twice, or under a condition, has no known value from then on."""
         self._budget.take(len(value or ""))
+        for around in self._around:
+            if around.end == "done":
+                around.over.add(name)
         before = self.values.get(name)
         choices = {} if not condition else self._choices.get(name, {"": before} if before else {})
         self._choices[name] = choices | ({condition: value} if value else {})
@@ -506,6 +539,20 @@ class Script:
             self.files[path or f"<<{end}"] = body
             self.begins[path or f"<<{end}"] = begin
         self._ends.clear()
+
+
+def _times(words: Sequence[str]) -> int | None:
+    """Return how many words a loop goes over, None where that is not known."""
+    total = 0
+    for word in words:
+        if (span := _SPAN.fullmatch(word)) is not None:
+            first, last = int(span[1] or span[3] or 1), int(span[2] or span[4])
+            total += abs(last - first) + 1
+        elif set("$`*?[{").isdisjoint(word):
+            total += 1
+        else:
+            return None
+    return total
 
 
 def _is_command(value: str | Words) -> bool:

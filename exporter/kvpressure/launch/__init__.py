@@ -294,6 +294,8 @@ def _notes(server: Server, options: Mapping[str, Given]) -> Iterator[str]:
     program = server.program
     if program.only_if:
         yield f"only if {program.only_if}"
+    if program.times != 1:
+        yield "a loop starts it" if program.times is None else f"a loop starts it {program.times} times"
     if names := dict.fromkeys(name for key, given in options.items() if key not in _UNJUDGED for name in given.unless):
         yield f"as stated here, unless set elsewhere: {_listed([f'${name}' for name in names])}"
     every, told = {**server.options.given, **server.options.perhaps}, server.words[:1]

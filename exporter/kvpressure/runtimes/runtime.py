@@ -208,16 +208,17 @@ class Audit:
     """A runtime's facts for the checklist.
 
     `undeclared` says of a limit, by name, what is in force without it; `largest_step` is the most tokens that the
-    runtime takes in a step by itself, `default_sequences` its sequences on a GPU by its name and bytes, None where not
-    known. `largest_sequences` is the most of them, None where it has no such number. `needs_step`: no more sequences
-    may run than a step has tokens. `output_cap` is a value of the flag that bounds outputs at %d tokens, ""
-    where there is none. `removed` are options that some versions have: the last that is known with it, None for none,
-    and the first without it; `version` is that of an image, None where not known. `pooling`: by its options it serves a
-    model that generates nothing.
+    runtime takes in a step by itself, `other_step` another option that bounds a step, `default_sequences` its sequences
+    on a GPU by its name and bytes, None where not known. `largest_sequences` is the most of them, None where it has no
+    such number. `needs_step`: no more sequences may run than a step has tokens. `output_cap` is a value of the flag
+    that bounds outputs at %d tokens, "" where there is none. `removed` are options that some versions have: the last
+    that is known with it, None for none, and the first without it; `version` is that of an image, None where not known.
+    `pooling`: by its options it serves a model that generates nothing.
     """
 
     undeclared: Mapping[str, str]
     largest_step: int
+    other_step: str = ""
     default_sequences: Callable[[str, float], int | None] = field(
         default=lambda gpu, gpu_bytes: None  # noqa: ARG005 - one of several
     )

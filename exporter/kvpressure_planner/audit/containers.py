@@ -19,7 +19,7 @@ from kvpressure.launch import Start, read_start
 from kvpressure_planner.audit.formats import SCRIPT
 from kvpressure_planner.audit.manifests import Item, Manifests, flat, get, mapping, sequence, shape, text, texts
 from kvpressure_planner.audit.model import Problem
-from kvpressure_planner.audit.places import RESTARTED, given_gpus
+from kvpressure_planner.audit.places import RESTARTED, given_gpus, nearest_value
 
 IMAGES: Final = ("image", "imageName", "image_name", "Image", "container_image", "docker_image")
 ENTRYPOINTS: Final = ("entrypoint", "entryPoint", "Entrypoint", "dockerEntrypoint")
@@ -209,8 +209,8 @@ def _value(entry: Mapping[str, Any], maps: Mapping[str, Item]) -> str | None:
 
 def _mounted(item: Item, at: Path, maps: Mapping[str, Item]) -> Mounted:
     """Return the files from ConfigMaps by path in the container: the ConfigMap, and the path of the text in it."""
-    spec, pod = mapping(get(item.data, *at)), mapping(get(item.data, *at[:-2]))
-    volumes = pod.get("volumes") or spec.get("volumes") or spec.get("extraVolumes")
+    spec = mapping(get(item.data, *at))
+    volumes = nearest_value(item, at[:-1], "volumes") or spec.get("volumes") or spec.get("extraVolumes")
     mounts = spec.get("volumeMounts") or spec.get("extraVolumeMounts")
     mounted: Mounted = {}
     for path, only, source in mounted_maps(sequence(volumes), sequence(mounts)):

@@ -12,6 +12,7 @@ from kvpressure.launch import Reading
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.runtimes.starting import Chart
 from kvpressure_planner.audit.deployers import UNKNOWN, Deployer
+from kvpressure_planner.audit.formats import SCRIPT
 from kvpressure_planner.audit.manifests import Item, Manifests, get, text
 from kvpressure_planner.audit.model import Finding, Place
 
@@ -143,7 +144,8 @@ class Engine:
         short = re.escape(re.split(r"[=\s:]", given.written, maxsplit=1)[0][:_LONGEST_NAME]) or words
         pattern = re.compile(f"{words}|{short}", re.IGNORECASE)
         own = self.mounted.get(given.file, (self.item, self.at)) if given.file else (self.item, self.at)
-        for item, path in (own, *([self.behind] if self.behind else ())):
+        before = [(self.item, ())] if self.at == (SCRIPT,) else []  # what a variable of the command holds
+        for item, path in (own, *([self.behind] if self.behind else before)):
             if (line := item.find(pattern, path)) is not None:
                 return Place(item.source.name, line)
         return self.arguments_place()

@@ -117,6 +117,50 @@ _ENCODES: Final = frozenset(("base64encode", "base64gzip", "jsonencode", "sensit
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r"}
 
 
+_OBJECT: Final = re.compile(r"kubernetes_([a-z_]+?)(_v\d\w*)?")
+_LISTS: Final = {"container": "containers", "env": "env", "volume": "volumes", "volume_mount": "volumeMounts"}
+"""Blocks of Terraform's Kubernetes that an object has lists of."""
+
+
+def kubernetes_objects(data: dict[str, Any], lines: Lines) -> Iterator[tuple[dict[str, Any], Lines]]:
+    """Yield the objects that Terraform's resources of Kubernetes describe, in Kubernetes' own words, with lines."""
+    resources = data.get("resource")
+    for kind, named in resources.items() if isinstance(resources, dict) else ():
+        match = _OBJECT.fullmatch(kind)
+        for name, body in named.items() if isinstance(named, dict) else ():
+            if match is not None and isinstance(body, dict):
+                at = ("resource", kind, name)
+                own = {_renamed(path[3:]): line for path, line in lines.items() if path[:3] == at}
+                stated: dict[str, Any] = {key: data[key] for key in ("variable", "locals") if key in data}
+                title = match[1].title().replace("_", "").replace("Daemonset", "DaemonSet")
+                yield {**stated, **_as_object(body), "kind": title}, own
+
+
+def _as_object(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_as_object(element) for element in value]
+    if not isinstance(value, dict):
+        return value
+    made = {_camel(key): _as_object(element) for key, element in value.items()}
+    return {
+        key: [block] if key in _LISTS.values() and isinstance(block, dict) else block for key, block in made.items()
+    }
+
+
+def _camel(key: str) -> str:
+    first, *rest = key.split("_")
+    return _LISTS.get(key) or (first + "".join(map(str.capitalize, rest)) if re.fullmatch("[a-z_]+", key) else key)
+
+
+def _renamed(path: Path) -> Path:
+    """Return a path in the words of Kubernetes, where a block alone is the first of a list."""
+    parts: list[str | int] = []
+    for part, following in zip(path, (*path[1:], ""), strict=False):
+        parts.append(_camel(part) if isinstance(part, str) else part)
+        parts += [0] if part in _LISTS and not isinstance(following, int) else []
+    return tuple(parts)
+
+
 class HclError(Exception):
     """The text is no HCL."""
 

@@ -20,6 +20,7 @@ from kvpressure_planner.audit.formats import (
     HclError,
     code_blocks,
     is_foreign,
+    kubernetes_objects,
     looks_like_hcl,
     named_format,
     read_unit,
@@ -166,7 +167,13 @@ def _read_other(text: str, name: str, format_name: str) -> Manifests:
     except (HclError, RecursionError):
         return Manifests((), (Problem("cannot be read as HCL", Place(name, None)),))
     written = text.split("\n")
-    return Manifests((Item("", "", name.rpartition("/")[2], data, Source(name, written, lines, len(written))),))
+    objects = list(kubernetes_objects(data, lines)) if format_name == "hcl" else []
+    items = [item for own, at in objects for item in _items(own, Source(name, written, at, len(written)), ())]
+    if objects:
+        kinds = {kind: own for kind, own in data["resource"].items() if not kind.startswith("kubernetes_")}
+        data = {**data, "resource": kinds}
+    whole = Item("", "", name.rpartition("/")[2], data, Source(name, written, lines, len(written)))
+    return Manifests((*items, whole))
 
 
 def _read_yaml(text: str, name: str, variables: Mapping[str, str]) -> Manifests:

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from kvpressure.commandline.options import unresolved
-from kvpressure.commandline.programs import base
+from kvpressure.commandline.options import unknown_names, unresolved
+from kvpressure.commandline.programs import Program, base
 from kvpressure.commandline.words import Budget, BudgetExceededError, Filling
 from kvpressure.config.strict_yaml import Path
 from kvpressure.launch import ANNOTATION_PREFIX, Reading, Server, Start, annotated, read_limits, runtime_of
@@ -267,9 +267,15 @@ class _Walk:
         serving = [server for server in start.servers if start.is_known and not server.is_worker]
         serving = [server for server in serving if self._serves(server, described.image)]
         if serving:
-            for server in serving:
-                alone = replace(start, servers=(server,))
-                yield self._engine(described, read_limits(alone), at, server=server)
+            readings = [read_limits(replace(start, servers=(server,))) for server in serving]
+            counts: dict[tuple[object, ...], int | None] = {}
+            for server, reading in zip(serving, readings, strict=True):
+                counts[_kind(server, reading)] = _count(server.program, reading, counts.get(_kind(server, reading), 0))
+            for number, (server, reading) in enumerate(zip(serving, readings, strict=True), 1):
+                engine = self._engine(described, reading, at, server=server)
+                title = f"{engine.title} server {number}" if len(serving) > 1 else engine.title
+                replicas = _replicas_in_script(engine, counts[_kind(server, reading)])
+                yield replace(engine, item=_at_command(engine, server.program), title=title, replicas=replicas)
         elif runtime is not None and not by_command:
             yield self._engine(described, replace(read_limits(start), runtime=runtime), at)
         if serving or runtime is not None:
@@ -366,7 +372,7 @@ class _Walk:
             "run" in data and not self.item.kind
         )
         if SCRIPT in data or (replicas.count is None and is_alone):
-            return replace(replicas, count=1, why="one server is started here", key="")
+            return replace(replicas, count=1, why=_ONE, key="")
         # A second server of compose needs GPUs and a port of its own, which a larger number does not give it.
         if "services" in data and not self.item.kind:
             why = "replicas is not set, which means 1" if replicas.count is None else replicas.why
@@ -424,8 +430,41 @@ class _Walk:
         return "shell" if described.in_shell or is_text else "args"
 
 
+_ONE: Final = "one server is started here"
+
 _PODS: Final[tuple[Path, ...]] = (("spec", "rayClusterConfig", "workerGroupSpecs", 0, "template"),)
 """Where an object that has its engines in a text describes their pods."""
+
+
+def _kind(server: Server, reading: Reading) -> tuple[object, ...]:
+    """Return what servers have in common that are replicas of each other."""
+    return reading.model, reading.runtime.name, reading.limits.get("kv_role"), server.program.only_if
+
+
+def _count(program: Program, reading: Reading, before: int | None) -> int | None:
+    """Return how many servers are started with those before, None where that is not known of one model."""
+    over = {f"${name}" for name in program.over}
+    is_open = before is None or program.times is None or not over.isdisjoint(unknown_names(reading.model))
+    return None if is_open else (before or 0) + (program.times or 0)
+
+
+def _replicas_in_script(engine: Engine, count: int | None) -> Replicas:
+    """Return what a script says of replicas that starts so many servers like one."""
+    if engine.replicas.why != _ONE or count == 1 or not engine.model:
+        return engine.replicas
+    why = "a loop starts it; how many of one model are started is not known"
+    return replace(
+        engine.replicas, count=count, why=why if count is None else f"{count} servers of its model are started here"
+    )
+
+
+def _at_command(engine: Engine, program: Program) -> Item:
+    """Return the object with the lines of the command where it is a script's: those of its own, and all before."""
+    written = text(engine.item.data.get(SCRIPT))
+    if engine.at != (SCRIPT,) or len(engine.item.source.text) != written.count("\n") + 1:
+        return engine.item
+    first, last = program.lines
+    return replace(engine.item, source=replace(engine.item.source, lines={(): 1, engine.at: first}, last=last))
 
 
 def _runs_template(task: Mapping[str, Any]) -> bool:

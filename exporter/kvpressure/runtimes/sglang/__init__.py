@@ -36,6 +36,7 @@ NAMES: Final[Mapping[str, str]] = {
     "is-embedding": "is-e",
     "ep-size": "ep-size",
     "kv-cache-dtype": "kv-cache-d",
+    "max-prefill-tokens": "max-prefill-tokens",
     "max-running-requests": "max-ru",
     "max-total-tokens": "max-to",
     "mem-fraction-static": "mem-f",
@@ -226,6 +227,7 @@ AUDIT: Final = Audit(
         "gpu_memory_utilization": "SGLang takes 0.8 to 0.9, by GPU",
     },
     largest_step=16384,
+    other_step="max-prefill-tokens",
     largest_sequences=4096,
     pooling=lambda options: "is-embedding" in options,
 )

@@ -19,7 +19,7 @@ from kvpressure.runtimes.runtime import (
     Server,
     without_dashes,
 )
-from kvpressure.runtimes.starting import Flags, Sizing, Starting, image_name, port_or, start_script
+from kvpressure.runtimes.starting import DYNAMO, Flags, Sizing, Starting, image_name, port_or, start_script
 from kvpressure.runtimes.trtllm.metrics import EVIDENCE, LOGS, TRTLLM
 
 NAMES: Final[Mapping[str, str]] = dict.fromkeys(
@@ -29,6 +29,7 @@ NAMES: Final[Mapping[str, str]] = dict.fromkeys(
         "max-batch-size",
         "max-num-tokens",
         "max-seq-len",
+        "model-path",
         "moe-expert-parallel-size",
         "pipeline-parallel-size",
         "port",
@@ -40,6 +41,8 @@ NAMES: Final[Mapping[str, str]] = dict.fromkeys(
 
 _ALIASES: Final = {
     "ep-size": "moe-expert-parallel-size",
+    "expert-parallel-size": "moe-expert-parallel-size",
+    "extra-engine-args": "config",
     "extra-llm-api-options": "config",
     "kv-cache-free-gpu-memory-fraction": "free-gpu-memory-fraction",
     "pp-size": "pipeline-parallel-size",
@@ -55,10 +58,12 @@ FLAGS: Final = Flags(
         "max_num_batched_tokens": ("max-num-tokens", whole),
         "gpu_memory_utilization": ("free-gpu-memory-fraction", share),
     },
-    model="",
+    model="model-path",
     sizing=Sizing("tensor-parallel-size", "pipeline-parallel-size", expert="moe-expert-parallel-size"),
 )
 
+MODULE: Final = "tensorrt_llm.commands.serve"
+WORKER_MODULE: Final = f"{DYNAMO}trtllm"
 PORT: Final = 8000
 _OTHER_COMMANDS: Final = frozenset(("disaggregated", "disaggregated_mpi_worker", "mm_embedding_serve"))
 _SCRIPT: Final = re.compile(r"trtllm|serv|start|launch")
@@ -66,7 +71,9 @@ _SCRIPT: Final = re.compile(r"trtllm|serv|start|launch")
 
 def _launch(words: Words) -> Launch | None:
     for at, word in enumerate(words):
-        if word.endswith("trtllm-serve") and base(word) == "trtllm-serve":
+        if words[at : at + 2] == ("-m", WORKER_MODULE):
+            return Launch(words[at + 2 :], WORKER_MODULE)
+        if base(word) == "trtllm-serve" or (word == MODULE and words[at - 1] == "-m"):
             after = words[at + 1 :]
             if after[:1] and after[0] in _OTHER_COMMANDS:
                 return None
@@ -80,7 +87,11 @@ def _image_serves(image: str, command: Words, args: Words, options: Sequence[Opt
     return _SCRIPT.search(script) is not None
 
 
-STARTING: Final = Starting(FLAGS, _launch, _image_serves, port_or(PORT))
+def _serves(module: str, options: Options, image: str) -> bool:  # noqa: ARG001 - another's images serve too
+    return module != WORKER_MODULE
+
+
+STARTING: Final = Starting(FLAGS, _launch, _image_serves, port_or(PORT), serves=_serves)
 
 
 _FLAGS: Final = {
@@ -125,7 +136,7 @@ ADVICE: Final = Advice(
 AUDIT: Final = Audit(
     undeclared={
         "max_num_seqs": "TensorRT-LLM takes 2,048 seats, whatever their answers reserve of the KV cache",
-        "max_num_batched_tokens": "TensorRT-LLM takes 8,192",
+        "max_num_batched_tokens": "TensorRT-LLM takes 8,192, or what an engine was built with",
         "gpu_memory_utilization": "TensorRT-LLM takes 0.9 of what weights and buffers leave",
     },
     largest_step=8192,

@@ -162,7 +162,9 @@ def batched_tokens(engine: Engine, context: Context) -> Verdict:
         return verdict
     limit, most = engine.reading.limits.get(_STEP), engine.runtime.audit.largest_step
     if limit is None:
-        return Verdict("pass", f"not declared: {engine.runtime.audit.undeclared[_STEP]}")
+        other = engine.reading.options.get(engine.runtime.audit.other_step)
+        said = "not declared" if other is None else f"{other.written} bounds it too, and no chunk is declared"
+        return Verdict("pass", f"{said}: {engine.runtime.audit.undeclared[_STEP]}")
     shown = number(limit.value)
     if limit.value <= most:
         return Verdict("pass", f"{shown} tokens a step")

@@ -46,6 +46,37 @@ def test_the_code_of_a_markdown_text_is_read_with_its_lines() -> None:
     assert [(item.kind, item.line()) for item in found.items] == [("A", 4), ("", 10)]
 
 
+TERRAFORM = """resource "kubernetes_deployment_v1" "v" {
+  metadata { name = "v" }
+  spec { template { spec {
+    container {
+      name = "server"
+      image = "vllm/vllm-openai"
+      args = ["--model=x", "--tensor-parallel-size=2", "--max-num-seqs=64"]
+      resources {
+        limits = { "nvidia.com/gpu" = "2" }
+      }
+      volume_mount {
+        mount_path = "/dev/shm"
+      }
+      readiness_probe {
+        http_get {
+          path = "/health"
+        }
+      }
+    }
+  } } }
+}
+"""
+
+
+def test_a_pod_of_terraform_is_one_of_kubernetes() -> None:
+    (engine,) = audit(read(TERRAFORM, "main.tf"), load_thresholds()).engines
+    found = {finding.check: finding for finding in engine.findings}
+    assert (engine.title, engine.container, found["max-num-seqs"].place.line) == ("Deployment/v", "server", 7)
+    assert {found[check].status for check in ("gpus", "shared-memory", "probes")} == {"pass"}
+
+
 def test_lists_are_taken_apart_and_keep_their_lines() -> None:
     found = read("kind: List\nitems:\n  - kind: A\n  - kind: PodList\n    items:\n      - kind: B\n", "f")
     assert [(item.kind, item.line()) for item in found.items] == [("A", 3), ("B", 6)]

@@ -153,6 +153,11 @@ def test_an_image_for_cpus_needs_no_gpu(image: str, status: str) -> None:
     assert ("memory-target" in found(engine)) == (status == "fail"), "a share of a GPU's memory"
 
 
+def test_an_option_that_bounds_a_step_too_is_named() -> None:
+    step = checked("{image: x, command: [sglang, serve, --max-prefill-tokens, 4096]}", "max-num-batched-tokens")
+    assert step.reason.startswith("--max-prefill-tokens 4096 bounds it too, and no chunk is declared: SGLang takes")
+
+
 def test_gpus_of_a_kind_that_is_not_known_may_stand_elsewhere() -> None:
     of_pod = checked("{image: vllm/vllm-openai, args: [--model=x]}", "gpus")
     unknown = "kind: X\nspec: {devices: [{name: gpu, count: 1}], containers: [{image: i, command: [vllm, serve, x]}]}"

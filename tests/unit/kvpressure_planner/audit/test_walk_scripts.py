@@ -36,7 +36,7 @@ def test_a_script_is_an_engine_of_its_machine_with_annotations_in_comments() -> 
     engine, found = judged(read(SERVE, "deploy/serve.sh"))
     assert (engine.title, engine.model, engine.resources.gpu) == ("script/serve.sh", "Qwen/Qwen3-8B", "H100")
     assert found["input-tokens"][2] == 7
-    assert found["gpus"] == ("pass", "the command needs 2, and gets all of the machine", 1)
+    assert found["gpus"] == ("pass", "the command needs 2, and gets all of the machine", 5)
     assert found["shared-memory"][:2] == ("pass", "the machine's own /dev/shm")
     assert [found[check][0] for check in ("replicas", "memory-request")] == ["fail", "pass"]
 
@@ -94,6 +94,8 @@ def test_the_shared_memory_of_a_container_is_its_own(more: str, status: str) -> 
         ("nerdctl run $(opts) -v a:b $IMAGE --max-num-seqs 8", ("--max-num-seqs", "8")),
         ("docker run {{opts}} -p {{port}}:8 vllm/vllm-openai:v{{v}} --model x", ("--model", "x")),
         ("docker run $IMAGE pip install vllm", None),
+        ("python3 -m dynamo.trtllm --model-path x", ("--model-path", "x")),
+        ("python3 -m tensorrt_llm.commands.serve serve x", ("x",)),
         ("docker run --entrypoint bash vllm/vllm-openai --model x", None),
         ("apptainer run --nv -B /a:/b docker://vllm/vllm-openai:v0.8 --model x", ("--model", "x")),
         ("singularity run --nv --bind=a:b {{dir}}/some-vllm.sif --model x", ("--model", "x")),
@@ -109,6 +111,32 @@ def test_the_shared_memory_of_a_container_is_its_own(more: str, status: str) -> 
 def test_the_server_of_a_container_is_that_of_its_image(command: str, arguments: tuple[str, ...] | None) -> None:
     found = launch(tuple(command.split()))
     assert (None if found is None else found[1].arguments) == arguments
+
+
+ONE, EIGHT = "one server is started here", "8 servers of its model are started here"
+LOOP = "a loop starts it; how many of one model are started is not known"
+
+
+@pytest.mark.parametrize(
+    ("script", "found"),
+    [
+        ("for i in {0..7}; do\n vllm serve x &\ndone", [("", 2, EIGHT)]),
+        ("for ((i=0; i<8; i++)); do vllm serve x & done", [("", 1, EIGHT)]),
+        ("for i in $(seq 0 7)\ndo\n\\\nvllm serve x & done", [("", 4, EIGHT)]),
+        ("for i in $(seq $N); do vllm serve x & done", [("", 1, LOOP)]),
+        ("for m in x y; do vllm serve $m & done", [("", 1, LOOP)]),
+        ("for m in x y; do M=/models/$m\nvllm serve $M & done", [("", 2, LOOP)]),
+        ("while true; do vllm serve x; done", [("", 1, ONE)]),
+        ("\n".join(["vllm serve x &"] * 8), [(f" server {line}", line, EIGHT) for line in range(1, 9)]),
+        ("if x; then\nvllm serve x\nelse\nvllm serve x\nfi", [(" server 1", 2, ONE), (" server 2", 4, ONE)]),
+        ("cat > x.sh <<END\nvllm serve x\nEND\nvllm serve y", [(" server 1", 4, ONE), (" server 2", 2, ONE)]),
+    ],
+)
+def test_servers_of_a_script_have_the_lines_of_their_commands_and_are_replicas(
+    script: str, found: list[tuple[str, int, str]]
+) -> None:
+    engines = audit(read(script, "run.sh"), load_thresholds()).engines
+    assert [(e.title.removeprefix("script/run.sh"), e.place.line, e.replicas.why) for e in engines] == found
 
 
 def test_a_task_of_skypilot_has_its_variables_and_gpus() -> None:
