@@ -13,9 +13,9 @@ from kvpressure.exposition import Snapshot
 from kvpressure.exposition.status import diagnosis_json
 from kvpressure.model.samples import CacheConfig
 from kvpressure.model.verdict import Diagnosis, Missing
-from kvpressure.runtimes import table as signals
 from kvpressure.runtimes.registry import RUNTIMES, named
 from kvpressure.signals.waiting import Deferral
+from tests.support import signal_names as signals
 from tests.support.pages import inventory, made
 from tests.support.verdicts import LAB, facts, inputs, rule, views
 
