@@ -14,13 +14,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-
-import msgspec
-import zmq
+from typing import Any
 
 from kvpressure.net.budget import Budget
 from kvpressure.sources.kv_events.feed import Address, Feed
 from kvpressure.sources.kv_events.memory import Memory
+from tests.support.kv_publisher import Publisher, removed, stored
 
 SECONDS = 10.0
 BATCHES_PER_SECOND = 50
@@ -33,35 +32,23 @@ BAR_BYTES = 32 << 20
 
 def publish(events_per_second: int) -> None:
     """Publish on a free port, which is printed, until nobody reads standard input's other end."""
-    socket = zmq.Context().socket(zmq.XPUB)
-    print(socket.bind_to_random_port("tcp://127.0.0.1"), flush=True)
-    socket.recv()
-    pack = msgspec.msgpack.Encoder().encode
+    publisher = Publisher()
+    print(publisher.port, flush=True)
+    publisher.subscribed()
     numbers = iter(range(10**12))
     pool: list[bytes] = []
-    due, sequence = time.monotonic(), 0
+    due = time.monotonic()
     each = events_per_second // BATCHES_PER_SECOND if events_per_second else 1000
     while os.getppid() > 1:
-        events: list[dict[str, object]] = []
+        events: list[dict[str, Any]] = []
         blocks = each * RUN_BLOCKS // (RUN_BLOCKS + 1)
         for begin in range(0, blocks, RUN_BLOCKS):
             run = [next(numbers).to_bytes(32, "little") for _ in range(min(RUN_BLOCKS, blocks - begin))]
             pool += run
-            events.append(
-                {
-                    "type": "BlockStored",
-                    "block_hashes": run,
-                    "parent_block_hash": None,
-                    "token_ids": [100_000 + i for i in range(TOKENS * len(run))],
-                    "block_size": TOKENS,
-                    "medium": "GPU",
-                    "group_idx": 0,
-                }
-            )
+            tokens = [100_000 + i for i in range(TOKENS * len(run))]
+            events.append(stored(run, size=TOKENS, token_ids=tokens, group_idx=0))
         gone, pool = pool[:-POOL_BLOCKS], pool[-POOL_BLOCKS:]
-        events += [{"type": "BlockRemoved", "block_hashes": [one], "medium": "GPU", "group_idx": 0} for one in gone]
-        socket.send_multipart((b"", sequence.to_bytes(8, "big"), pack([time.time(), events, 0])))
-        sequence += 1
+        publisher.send(*events, *(removed(one, group_idx=0) for one in gone), rank=0)
         if events_per_second:
             due += 1 / BATCHES_PER_SECOND
             time.sleep(max(0.0, due - time.monotonic()))

@@ -81,7 +81,7 @@ def bytes_received(port: int) -> float:
 
 def measure(load: Load) -> Measured:
     """Run one size of node and watch it."""
-    with world.engines(load.engines) as port:
+    with world.engines() as port:
         with world.exporter(load.gpus, load.engines, port) as exporter:
             time.sleep(WARM_UP_SECONDS)
             began, cpu, received = time.monotonic(), exporter.cpu_seconds(), bytes_received(exporter.port)
@@ -105,7 +105,7 @@ def troubled_rows() -> list[dict[str, Any]]:
     """CPU with engines that answer late or never, over as many healthy ones, in the same run."""
     found = {}
     kinds: tuple[dict[str, Any], ...] = ({"count": TROUBLED}, {"slow": TROUBLED}, {"hung": TROUBLED})
-    with world.engines(TROUBLED) as port:
+    with world.engines() as port:
         for kind in kinds:
             with world.exporter(1, engine_port=port, **{"count": 0, **kind}) as exporter:
                 time.sleep(WARM_UP_SECONDS)

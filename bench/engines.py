@@ -1,6 +1,4 @@
-"""`python -m bench.engines PORT COUNT`: many vLLM servers in one cheap process, replaying a recording.
-
-`/gaps` tells the seconds between successive polls of one engine, over all since it was last asked.
+"""`python -m bench.engines PORT`: many vLLM servers in one cheap process, replaying a recording.
 
 Those under /slow-N take `SLOW_SECONDS` for each answer, those under /hang-N never answer.
 
@@ -11,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import json
 import sys
 import time
 from urllib.parse import parse_qs
@@ -23,8 +20,6 @@ TRACE = FIXTURES / "traces" / "ramp-into-pressure.jsonl.xz"
 PAGES = [page for _, page in read_trace(TRACE)]
 STARTED = time.monotonic()
 SLOW_SECONDS = 3.0
-LAST: dict[bytes, float] = {}
-GAPS: list[float] = []
 
 
 @functools.lru_cache(maxsize=8)
@@ -47,18 +42,11 @@ class Engine(asyncio.Protocol):
         target = data.split(b" ", 2)[1]
         if target.startswith(b"/slow"):
             asyncio.get_running_loop().call_later(SLOW_SECONDS, self.answer, target)
-        elif target == b"/gaps":
-            self.transport.write(answer(json.dumps(GAPS).encode()))
-            GAPS.clear()
         elif not target.startswith(b"/hang"):
             self.answer(target)
 
     def answer(self, target: bytes) -> None:
         """The page of this moment."""
-        engine, now = target.partition(b"?")[0], time.monotonic()
-        if engine in LAST:
-            GAPS.append(now - LAST[engine])
-        LAST[engine] = now
         index = int(time.monotonic() - STARTED) % len(PAGES)
         self.transport.write(respond(index, target.partition(b"?")[2]))
 

@@ -17,6 +17,7 @@ import yaml
 
 from tests.stubs.build import libraries
 from tests.stubs.world import nvidia
+from tests.support.processes import free_port
 
 ROOT = Path(__file__).parents[1]
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -56,13 +57,6 @@ class Exporter:
         return total
 
 
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextlib.contextmanager
 def process(*command: str, env: dict[str, str] | None = None, log: Path | None = None) -> Iterator[int]:
     """A process of its own, ended with the block."""
@@ -77,10 +71,10 @@ def process(*command: str, env: dict[str, str] | None = None, log: Path | None =
 
 
 @contextlib.contextmanager
-def engines(count: int) -> Iterator[int]:
-    """A server that replays a recording as `count` engines under /0, /1, ...; gives its port."""
+def engines() -> Iterator[int]:
+    """A server that replays a recording as any number of engines under /0, /1, ...; gives its port."""
     port = free_port()
-    with process(sys.executable, "-m", "bench.engines", str(port), str(count)):
+    with process(sys.executable, "-m", "bench.engines", str(port)):
         wait_for(port)
         yield port
 
@@ -92,14 +86,8 @@ def exporter(
     engine_port: int,
     hung: int = 0,
     slow: int = 0,
-    gpu_interval: float = 1.0,
-    web_config: str = "",
-    descriptors: int | None = None,
 ) -> Iterator[Exporter]:
-    """`kvpressure run` with `gpus` stubbed GPUs, `count` engines, `hung` that never answer, `slow` that do late.
-
-    `web_config` is the text of its web configuration, `descriptors` how many files it may open.
-    """
+    """`kvpressure run` with `gpus` stubbed GPUs, `count` engines, `hung` that never answer, `slow` that do late."""
     port = free_port()
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
@@ -120,19 +108,15 @@ def exporter(
         settings: dict[str, dict[str, object]] = {
             "web": {"listen_address": f"127.0.0.1:{port}"},
             "engines": {"targets": targets},
-            "gpu": {"vendors": ["nvidia"], "interval_seconds": gpu_interval},
+            "gpu": {"vendors": ["nvidia"]},
             "limits": {"max_targets": max(256, len(targets))},
         }
-        if web_config:
-            (directory / "web.yaml").write_text(web_config)
-            settings["web"] |= {"config_file": "web.yaml"}
         config = directory / "kvpressure.yaml"
         config.write_text(yaml.safe_dump(settings))
         scenario = directory / "gpus.txt"
         scenario.write_text("".join(f"{key} {value}\n" for key, value in nvidia(gpus).items()))
         env = {"STUB_SCENARIO": str(scenario), "LD_LIBRARY_PATH": str(libraries())}
-        limit = () if descriptors is None else ("prlimit", f"--nofile={descriptors}")
-        command = (*limit, sys.executable, "-m", "kvpressure", "run", "--config.file", str(config))
+        command = (sys.executable, "-m", "kvpressure", "run", "--config.file", str(config))
         with process(*command, env=env, log=directory / "log") as pid:
             try:
                 wait_for(port)

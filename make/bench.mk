@@ -10,19 +10,14 @@ bench-detection: $(VENV)/.dev tools ## how well causes are found, beside the rul
 	PYTHONPATH=exporter $(BIN)/python -m bench.detection.objectives
 
 .PHONY: bench-advice
-bench-advice: $(VENV)/.dev ## advice on vLLM's own scheduler: predicted, done, measured; two hours of CPU, goes on where it was stopped
+bench-advice: $(VENV)/.dev ## advice on vLLM's own scheduler: predicted, done, measured; three hours of CPU, goes on where it was stopped
 	PYTHONPATH=exporter $(BIN)/python -m bench.advice --write-docs
+	PYTHONPATH=exporter $(BIN)/python -m bench.advice.eviction --write-docs
 
 .PHONY: bench-worlds
 bench-worlds: $(VENV)/.dev ## predictions against a foreign simulator's outcomes, open and closed arrivals apart; needs ../shared/worlds
 	PYTHONPATH=exporter $(BIN)/python -m bench.advice.worlds $(or $(WORLDS),../shared/worlds/predict)
 	PYTHONPATH=exporter $(BIN)/python -m bench.advice.first_step $(or $(WORLDS),../shared/worlds/predict)/*.jsonl.xz $(wildcard tests/fixtures/lab/*.jsonl.xz tests/fixtures/traces/*.jsonl.xz)
-
-.PHONY: bench-working-set
-bench-working-set: $(VENV)/.dev ## cures of eviction: predicted, done, measured; half an hour of CPU, goes on where it was stopped
-	PYTHONPATH=exporter $(BIN)/python -m bench.working_set.lab
-	PYTHONPATH=exporter $(BIN)/python -m bench.working_set.curve
-	PYTHONPATH=exporter $(BIN)/python -m bench.working_set --write-docs
 
 .PHONY: bench-cost
 bench-cost: $(VENV)/.dev ## lost tokens as told, beside those of the same clients with room for all (10 minutes)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Iterator

@@ -8,8 +8,6 @@ Needs a Python 3.12 and, once, 600 MB from PyPI; takes eight minutes. Ends with 
 else than it is.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -28,8 +26,9 @@ from typing import Final
 
 import yaml
 
-from bench.world import free_port, process
+from bench.world import process
 from tests.support.e2e_pages import causes, check, get, wait_for
+from tests.support.processes import free_port
 
 VERSION: Final = "1.6.1"
 REQUIREMENTS: Final = (

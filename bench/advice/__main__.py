@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.advice.changes import NOTHING, Key, change, key, sets
-from bench.advice.judge import Case, Row, judged
-from bench.advice.lab import WORKERS, run
-from bench.advice.predict import Advised, advised, every_regime
-from bench.advice.recovery import holds
-from bench.advice.table import document, errors, summary
+from bench.advice.judge import WORKERS, Case, Row, document, judged, run, summary
+from bench.advice.predict import Advised, advised, every_regime, holds
+from bench.scaling.worker import LAB
 from bench.written import write_part
 from tests.lab.regime import Regime
 from tests.lab.vary import MARK
@@ -69,7 +67,7 @@ SECONDS: Final = 330
 WARM_SECONDS: Final = 120
 CALM: Final = 4
 """What is healthy for a regime: with a quarter of its clients."""
-FOLDER: Final = Path(__file__).parents[2] / ".cache" / "lab" / "advice"
+FOLDER: Final = LAB / "advice"
 KEPT: Final = FOLDER / "runs.jsonl"
 """Every run that was made, by what was run: what one that was stopped has done is not done again."""
 RESULTS: Final = Path(__file__).parent / "results.json"
@@ -80,7 +78,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="regimes; all when none is given")
     parser.add_argument("--write-docs", action="store_true")
-    parser.add_argument("--without-search", action="store_true", help="only what is advised, and cuts of max_num_seqs")
     parser.add_argument("--alone", action="store_true", help="no sets: every change that was tried, by itself")
     parser.add_argument("--workers", type=int, default=WORKERS)
     parser.add_argument("--vary", type=int, action="append", metavar="SEED", help="other sizes, loads and cards")
@@ -94,7 +91,7 @@ def main() -> int:
         workers=options.workers,
     )
     found = {name: advised(FOLDER / f"{name}.jsonl.xz") for name in names}
-    wanted = {name: _wanted(found[name], search=not options.without_search, alone=options.alone) for name in names}
+    wanted = {name: _wanted(found[name], alone=options.alone) for name in names}
     print(f"{sum(map(len, wanted.values()))} sets of changes to try", flush=True)
     done = first | run(
         [_wish(name, changes) for name in names for changes in wanted[name]], KEPT, workers=options.workers
@@ -111,21 +108,15 @@ def main() -> int:
         )
         for name in names
     ]
-    searched = not (options.without_search or options.alone)
-    return _tell(rows, _checks(rows, names), write=options.write_docs, searched=searched)
+    return _tell(rows, _checks(rows, names), write=options.write_docs, searched=not options.alone)
 
 
-def _wanted(found: Advised, *, search: bool, alone: bool) -> list[Key]:
+def _wanted(found: Advised, *, alone: bool) -> list[Key]:
     if found.choice is None:
         return []
-    every = {found.printed, *(key([found.done(step.change)]) for step in found.choice.steps)}
-    if alone:
-        every.update(key([found.done(step.change)]) for step in found.choice.declined)
-    elif search:
-        every.update(sets(found.done(step.change) for step in (*found.choice.steps, *found.choice.declined)))
-    else:
-        every.update(key([step.change]) for step in found.choice.declined if step.change.key == "max_num_seqs")
-    return sorted(every - {NOTHING})
+    done = [found.done(step.change) for step in (*found.choice.steps, *found.choice.declined)]
+    every = {key([change]) for change in done} if alone else set(sets(done))
+    return sorted((every | {found.printed}) - {NOTHING})
 
 
 def _regime(name: str) -> Regime:
@@ -172,10 +163,9 @@ def _tell(rows: Sequence[Row], checks: dict[str, tuple[bool, bool]], *, write: b
     text, missed = summary(rows, checks, searched=searched)
     print(document(rows, checks))
     print(text)
-    print(errors(rows))
     if write:
         RESULTS.write_text(json.dumps([row.record() for row in rows], indent=1) + "\n")
-        write_part("advice.md", "bench.advice", f"{document(rows, checks)}\n{text}\n\n{errors(rows)}")
+        write_part("advice.md", "bench.advice", f"{document(rows, checks)}\n{text}")
     return int(missed)
 
 

@@ -15,7 +15,7 @@ NOTHING: Final[Key] = ()
 PRICED: Final = ("kv_cache_dtype", "add_replica")
 """Cures that cost accuracy or hardware: a set is compared with sets that have no more of these."""
 UNTRIED: Final = ("kv_offloading", "route_by_length", "sessions")
-"""What this lab has nothing for: an offload tier, servers by prompt length; fewer sessions: `bench.working_set` has."""
+"""What this lab has nothing for: an offload tier, servers by prompt length; for fewer sessions `eviction` has runs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,8 @@ from kvpressure.model.verdict import Cause
 from kvpressure.model.view import CALM, EngineView
 from kvpressure.simulation.config_changes import ConfigChange, applied
 from kvpressure.simulation.consequences import Model
-from kvpressure.simulation.search import limits, refinements, search
+from kvpressure.simulation.greedy_search import limits
+from kvpressure_planner.capacity.comparison import refinements, search
 from tests.lab.predicted import MAKES
 
 LEAST_SHARE: Final = 0.95

@@ -30,7 +30,6 @@ from bench.detection.table import (
     cases_table,
     confusion_table,
     intervals_table,
-    merged,
     rules_table,
     variants_table,
 )
@@ -67,7 +66,7 @@ def main() -> int:
     tables = [
         variants_table(scores),
         confusion_table(scores[AS_IS], "As is, in seconds"),
-        confusion_table(merged(scores.values()), "All variants, in seconds"),
+        confusion_table(Score.of(scores.values()), "All variants, in seconds"),
         cases_table(outcomes),
         *([rules_table(rules, "Alerts on the same series, evaluated by Prometheus every 15 s")] if rules else []),
         *([intervals_table(intervals, "The same, by seconds between scrapes")] if intervals else []),

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 
 from bench.detection.episodes import Frame, Spec, build
 from bench.detection.score import UNKNOWN, Score, Second, score_track
-from bench.detection.shipped import asked, named_by
+from bench.detection.shipped import TODAY_SERIES, asked, named_by
 from bench.detection.shown import Scrape, Scraper
-from bench.detection.today import TODAY_SERIES
 from bench.detection.variants import AS_IS, VARIANTS, chosen
 from kvpressure.bundle.options import VLLM_ONLY
 from kvpressure.cli.replay import ReplayTarget

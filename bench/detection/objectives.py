@@ -15,22 +15,32 @@ import json
 import random
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from bench.detection import prometheus
-from bench.detection.long import long_scenario, restart_times, seeds
+from bench.detection.episodes import long_scenario, restart_times, seeds
+from bench.detection.others import (
+    HALF,
+    LATE_SECONDS,
+    MAY,
+    MUST,
+    NOT,
+    AlertScore,
+    alert_score,
+    names_table,
+    result_rows,
+    scores_table,
+)
 from bench.detection.prometheus import STEP_SECONDS, Sample
-from bench.detection.rights import HALF, LATE_SECONDS, MAY, MUST, NOT
-from bench.detection.rules import INTERVALS, RuleScore, firing, score_rule
+from bench.detection.rules import INTERVALS
 from bench.detection.score import Second
 from bench.detection.shipped import vllm_only
-from bench.detection.table import Table, number, percent
 from bench.detection.truth import Accepted
-from bench.simulator.request import Request
 from bench.simulator.service import Scenario, ServerDownError, SimulatedServer
+from bench.simulator.stats import Request
 from bench.written import write_part
 from kvpressure.config.thresholds import Thresholds, load_thresholds
 
@@ -78,11 +88,12 @@ def main() -> int:
         return 0
     limits = load_thresholds()
     episodes = {BURN: [served(about, seed, limits) for about, seed in seeds()], ABSENT: [*map(outage, SEEDS)]}
-    rows = [row for alert in SCORED for row in scored(alert, episodes[alert])]
-    tables = [scores_table(rows), wrong_table(rows)]
+    scores = {seconds: scored(episodes, seconds) for seconds in INTERVALS}
+    of = " and ".join(str(len(some)) for some in episodes.values())
+    tables = [scores_table(scores, f"Late first tokens, and absent metrics, simulated {of} times"), names_table(scores)]
     for table in tables:
         print(table.text())
-    RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
+    RESULTS.write_text(json.dumps(list(result_rows("simulated", scores)), indent=1) + "\n")
     if options.write_docs:
         shown = "\n".join(table.markdown() for table in tables)
         write_part("vllm-only.md", "bench.detection.objectives", shown)
@@ -190,62 +201,16 @@ def outage(seed: int) -> Watched:
     return found
 
 
-def scored(alert: str, watched: Sequence[Watched]) -> Iterator[dict[str, Any]]:
-    """Yield a row per interval, with the episodes that it missed or made up."""
-    longest = max(one.truth[-1].t for one in watched)
-    for every in INTERVALS:
-        (rule,) = vllm_only(every, alert)
-        each = round(every / STEP_SECONDS)
+def scored(episodes: Mapping[str, Sequence[Watched]], scrape_seconds: int) -> dict[str, AlertScore]:
+    """Each alert on its own episodes, scraped that often."""
+    found, each = {}, round(scrape_seconds / STEP_SECONDS)
+    for alert, watched in episodes.items():
         kept = [one for episode in watched for one in episode.samples if round(one.t / STEP_SECONDS) % each == 0]
-        with prometheus.serving(kept, every) as server:
-            times = server.true_times(rule.expr, longest)
-        total, missed, invented = RuleScore(rule), [], []
-        for one in watched:
-            alone = RuleScore(rule)
-            fired = firing(times.get((one.name, "0"), []), rule.for_seconds, rule.keep_seconds)
-            score_rule(alone, fired, one.truth)
-            total.add(alone)
-            missed += [one.name] * (alone.found < alone.episodes)
-            invented += [one.name] * bool(alone.false_episodes)
-        yield {
-            "alert": alert,
-            "scrape_seconds": every,
-            "of": len(watched),
-            "recall": total.recall,
-            "precision": total.precision,
-            "found": total.found,
-            "episodes": total.episodes,
-            "false_episodes": total.false_episodes,
-            "delay_median_seconds": total.delay,
-            "missed": sorted(missed),
-            "invented": sorted(invented),
-        }
-
-
-def scores_table(rows: Sequence[dict[str, Any]]) -> Table:
-    """A row per alert: recall in time, episodes found, false episodes and delay, by seconds between scrapes."""
-    cells = {(row["alert"], row["scrape_seconds"]): _cell(row) for row in rows}
-    of = {row["alert"]: row["of"] for row in rows}
-    shown = tuple((f"`{alert}`", str(of[alert]), *(cells[alert, every] for every in INTERVALS)) for alert in SCORED)
-    head = ("alert", "simulated", *(f"{every} s" for every in INTERVALS))
-    return Table("Late first tokens, and metrics that are absent", head, shown)
-
-
-def _cell(row: dict[str, Any]) -> str:
-    delay = "" if row["delay_median_seconds"] is None else f", {number(row['delay_median_seconds'])} s"
-    return f"{percent(row['recall'])}, {row['found']}/{row['episodes']} found, {row['false_episodes']} false{delay}"
-
-
-def wrong_table(rows: Sequence[dict[str, Any]]) -> Table:
-    """A row per alert and interval: the episodes that it did not find, and those in which it fired without cause."""
-    shown = tuple(
-        (
-            f"`{row['alert']}`, {row['scrape_seconds']} s",
-            *(", ".join(row[key]) or "-" for key in ("missed", "invented")),
-        )
-        for row in rows
-    )
-    return Table("Where it is wrong", ("alert", "missed", "false"), shown)
+        longest = max(one.truth[-1].t for one in watched)
+        (rule,) = vllm_only(scrape_seconds, alert)
+        with prometheus.serving(kept, scrape_seconds) as server:
+            found[alert] = alert_score(server, rule, longest, {one.name: one.truth for one in watched})
+    return found
 
 
 if __name__ == "__main__":

@@ -4,6 +4,11 @@ Two sets of recordings of the scheduler lab: those of `make lab`, and longer one
 most of these alerts look at five or ten minutes. Pages are scraped every 15, 30 and 60 s, and the rules evaluated by a
 real Prometheus, as for the first alert (`bench/detection/rules.py`). An alert counts by itself here: what mutes it is
 left out. Writes others.json, and with `--write-docs` its part of docs/internals/accuracy/vllm-only.md.
+
+What an alert is right about has three answers a second: it has to fire, it may, it may not. Causes come from the
+recording's truth, which is what the scheduler did; how long those who come will wait is told in hindsight, by who was
+admitted afterwards; shares that are preempted or refused are counted on pages of every second, around the moment, not
+before it as an alert does.
 """
 
 from __future__ import annotations
@@ -11,26 +16,164 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 from bench.detection import prometheus
 from bench.detection.judge import Outcome
 from bench.detection.lab import LAB, RECORDINGS, recordings, records
-from bench.detection.pages import page_series
-from bench.detection.rights import RIGHTS, Tick, judged
 from bench.detection.rules import INTERVALS, RuleScore, firing, samples, score_rule
-from bench.detection.shipped import named_by, vllm_only
-from bench.detection.shown import SCRAPE_SECONDS, Scrape
+from bench.detection.score import KV, Second
+from bench.detection.shipped import Rule, named_by, vllm_only
+from bench.detection.shown import SCRAPE_SECONDS, Scrape, page_series
 from bench.detection.table import Table, number, percent
+from bench.detection.truth import Accepted
 from bench.written import write_part
 from kvpressure.bundle.options import VLLM_ONLY
-from kvpressure.config.thresholds import load_thresholds
+from kvpressure.config.thresholds import Thresholds, load_thresholds
 from kvpressure.engines.reader import PageReader
 from kvpressure.engines.recordings import stem
 from kvpressure.model.samples import EngineSample
+
+NOT: Final[Accepted] = frozenset({"other"})
+MUST: Final[Accepted] = frozenset({KV})
+MAY: Final[Accepted] = MUST | NOT
+"""In the words of the rules' scores, which know KV pressure alone; here it stands for what the alert is about."""
+
+ROOM: Final = frozenset({KV, "concurrency_bound", "compute_bound", "host_bound"})
+"""Causes for which a request waits for its turn, and not for something of its own, or for an engine that stands."""
+GROWS_SECONDS: Final = 300
+"""A queue grows where more wait than so long before."""
+HALF: Final = 0.5
+"""From half of what an alert asks for on, it may fire: it sees a mean of minutes, and the truth is of a moment."""
+AROUND_SECONDS: Final = 60
+LATE_SECONDS: Final = 240
+"""What went on within this long may still be told: windows of five minutes and more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """One page of every second: `t` seconds after the first, what may be named in it, and what vLLM had counted."""
+
+    t: float
+    accepted: Accepted
+    queued: float = 0.0
+    started: float = 0.0
+    finished: float = 0.0
+    preempted: float = 0.0
+    rejected: float = 0.0
+
+
+Right = Callable[[Sequence[Tick], Thresholds], list[Accepted]]
+
+
+def cause(name: str) -> Right:
+    """Right where that cause alone is true; it may fire where it is one of several."""
+
+    def right(track: Sequence[Tick], _: Thresholds) -> list[Accepted]:
+        return [MUST if tick.accepted == {name} else MAY if name in tick.accepted else NOT for tick in track]
+
+    return right
+
+
+def grows(track: Sequence[Tick], thresholds: Thresholds) -> list[Accepted]:
+    """Right where who comes now waits the alert's minute for room, and more wait than five minutes ago."""
+    least, end, found = thresholds.alert.queue_wait_min_seconds, track[-1].t, []
+    for index, tick in enumerate(track):
+        before = max(0, index - GROWS_SECONDS)
+        waited, known = _waits(track, index)
+        if not tick.accepted & ROOM or not tick.queued:
+            found.append(NOT)
+        elif waited >= least and tick.accepted <= ROOM and tick.queued > track[before].queued:
+            found.append(MUST)
+        else:
+            found.append(MAY if waited >= least * HALF or not known or end - tick.t < least else NOT)
+    return found
+
+
+def recomputes(track: Sequence[Tick], thresholds: Thresholds) -> list[Accepted]:
+    """Right where so many are preempted for each one admitted, for want of KV cache."""
+    least = thresholds.symptoms.preempting_min_ratio * thresholds.score.preempted_full_factor
+    shares = [(a, b) for a, b in _counted(track, "preempted", "started")]
+    told = [lost > least * admitted for lost, admitted in shares]
+    nearly = [lost > HALF * least * admitted for lost, admitted in shares]
+    return _told(track, told, nearly, KV)
+
+
+def rejects(track: Sequence[Tick], thresholds: Thresholds) -> list[Accepted]:
+    """Right where so large a share of those who ask is refused."""
+    least = thresholds.symptoms.load_shed_min_ratio
+    shares = [(a, a + b) for a, b in _counted(track, "rejected", "finished")]
+    told = [refused > 0 and refused >= least * asked for refused, asked in shares]
+    nearly = [refused > 0 and refused >= HALF * least * asked for refused, asked in shares]
+    return _told(track, told, nearly, "")
+
+
+NOT_SCORED: Final = frozenset(
+    {
+        "KVPressureVLLMEvicting",
+        "KVPressureVLLMMemoryHighComputeLow",
+        "KVPressureVLLMQueueAtGateway",
+        "KVPressureVLLMReplicasUneven",
+    }
+)
+"""One compares with the day before, one replicas with each other, the others read a GPU exporter or a gateway: no
+recording has these. In `rules/vllm-only/tests` they fire."""
+
+RIGHTS: Final[Mapping[str, Right]] = {
+    "KVPressureVLLMCacheTooSmall": cause(KV),
+    "KVPressureVLLMNoProgress": cause("stuck"),
+    "KVPressureVLLMQueueGrows": grows,
+    "KVPressureVLLMRecomputing": recomputes,
+    "KVPressureVLLMRejecting": rejects,
+    "KVPressureVLLMRequestsDeferred": cause("deferred"),
+}
+
+
+def judged(alert: str, track: Sequence[Tick], thresholds: Thresholds) -> list[Second]:
+    """The seconds of one engine as the rules' scores read them, for that alert."""
+    return [Second(tick.t, "", said) for tick, said in zip(track, RIGHTS[alert](track, thresholds), strict=True)]
+
+
+def _waits(track: Sequence[Tick], index: int) -> tuple[float, bool]:
+    """Seconds until as many were admitted as wait now, at least; and whether that is all of them."""
+    now, goal = track[index], track[index].started + track[index].queued
+    for before, later in pairwise(track[index:]):
+        if later.started < before.started:  # a new server: those who waited are gone
+            return before.t - now.t, False
+        if later.started >= goal:
+            return later.t - now.t, True
+    return track[-1].t - now.t, False
+
+
+def _counted(track: Sequence[Tick], *names: str) -> list[tuple[float, ...]]:
+    """How much each counter rose in the two minutes around each tick; a counter that begins again rises from 0."""
+    rises = [[0.0] for _ in names]
+    for before, later in pairwise(track):
+        for rise, name in zip(rises, names, strict=True):
+            now, was = getattr(later, name), getattr(before, name)
+            rise.append(rise[-1] + (now - was if now >= was else now))
+    spans = [
+        (max(0, index - AROUND_SECONDS), min(len(track) - 1, index + AROUND_SECONDS)) for index in range(len(track))
+    ]
+    return [tuple(rise[end] - rise[begin] for rise in rises) for begin, end in spans]
+
+
+def _told(track: Sequence[Tick], told: Sequence[bool], nearly: Sequence[bool], needed: str) -> list[Accepted]:
+    """Must where it is so and the cause, if one is needed, may be named; may where it nearly is, or was a while ago."""
+    found, until = [], float("-inf")
+    for tick, is_so, is_nearly in zip(track, told, nearly, strict=True):
+        fits = not needed or needed in tick.accepted
+        if is_so and fits:
+            found.append(MUST)
+            until = tick.t + LATE_SECONDS
+        else:
+            found.append(MAY if (is_nearly and fits) or tick.t <= until else NOT)
+    return found
+
 
 LONG: Final = LAB / "long"
 RESULTS: Final = Path(__file__).parent / "others.json"
@@ -53,6 +196,17 @@ class AlertScore:
     missed: list[str] = field(default_factory=list)
     invented: list[str] = field(default_factory=list)
 
+    @property
+    def cell(self) -> str:
+        """Recall in time, episodes found, false ones, and the delay, as the table has them."""
+        score = self.score
+        delay = "" if score.delay is None else f", {number(score.delay)} s"
+        return f"{percent(score.recall)}, {score.found}/{score.episodes} found, {score.false_episodes} false{delay}"
+
+
+Scores = Mapping[int, Mapping[str, AlertScore]]
+"""By seconds between scrapes and by alert."""
+
 
 def main() -> int:
     """Play, evaluate, print, write."""
@@ -65,7 +219,8 @@ def main() -> int:
     if not prometheus.installed():
         print("prometheus is not installed (Debian package prometheus): nothing to do")
         return 0
-    rows, shown = [], []
+    rows: list[dict[str, Any]] = []
+    shown: list[Table] = []
     for name in options.sets or SETS:
         found = [played(path) for path in recordings({"long": LONG, "short": RECORDINGS}[name])]
         if not found:
@@ -76,7 +231,7 @@ def main() -> int:
         for table in tables:
             print(table.text())
         shown += tables
-        rows += [row for seconds, alerts in scores.items() for row in result_rows(name, seconds, alerts)]
+        rows += result_rows(name, scores)
     if not options.sets and len(shown) == 2 * len(SETS):
         RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
         if options.write_docs:
@@ -121,84 +276,87 @@ def _scrape(t: float, sample: EngineSample) -> Scrape:
     return Scrape(t, values, (), tuple(one for one in page if one.labels))
 
 
-def scored(found: Sequence[Played], scrape_seconds: int) -> list[AlertScore]:
+def scored(found: Sequence[Played], scrape_seconds: int) -> dict[str, AlertScore]:
     """Every alert on every recording, scraped that often."""
-    limits, scores = load_thresholds(), []
-    outcomes = [one.outcome for one in found]
+    limits, outcomes = load_thresholds(), [one.outcome for one in found]
     longest = max(scrape.t for one in outcomes for scrape in one.scrapes["0"])
     with prometheus.serving(samples(outcomes, scrape_seconds), scrape_seconds) as server:
-        for alert in RIGHTS:
-            (rule,) = vllm_only(scrape_seconds, alert)
-            times = server.true_times(rule.expr, longest)
-            told = AlertScore(RuleScore(rule))
-            for one in found:
-                fired = firing(times.get((one.outcome.name, "0"), []), rule.for_seconds, rule.keep_seconds)
-                alone = RuleScore(rule)
-                score_rule(alone, fired, judged(alert, one.track, limits))
-                told.score.add(alone)
-                if alone.found < alone.episodes:
-                    told.missed.append(one.outcome.name)
-                if alone.false_episodes:
-                    told.invented.append(one.outcome.name)
-            scores.append(told)
-    return scores
+        return {
+            alert: alert_score(
+                server,
+                vllm_only(scrape_seconds, alert)[0],
+                longest,
+                {one.outcome.name: judged(alert, one.track, limits) for one in found},
+            )
+            for alert in RIGHTS
+        }
 
 
-def scores_table(scores: Mapping[int, Sequence[AlertScore]], title: str) -> Table:
+def alert_score(
+    server: prometheus.Server, rule: Rule, seconds: float, truths: Mapping[str, Sequence[Second]]
+) -> AlertScore:
+    """One alert on the engines that the server has, of which the truth is given by episode."""
+    times = server.true_times(rule.expr, seconds)
+    told = AlertScore(RuleScore(rule))
+    for name, truth in truths.items():
+        fired = firing(times.get((name, "0"), []), rule.for_seconds, rule.keep_seconds)
+        alone = RuleScore(rule)
+        score_rule(alone, fired, truth)
+        told.score.add(alone)
+        told.missed += [name] * (alone.found < alone.episodes)
+        told.invented += [name] * bool(alone.false_episodes)
+    return told
+
+
+def scores_table(scores: Scores, title: str) -> Table:
     """A row per alert: recall in time, episodes found, false episodes and delay, by seconds between scrapes."""
-    head = ("alert", *(f"{seconds} s" for seconds in scores))
-    rows = [
-        (f"`{name}`", *(_cell(alert.score) for alert in alerts))
-        for name, alerts in zip(RIGHTS, zip(*scores.values(), strict=True), strict=True)
-    ]
-    return Table(title, head, tuple(rows))
+    names = next(iter(scores.values()))
+    rows = [(f"`{name}`", *(alerts[name].cell for alerts in scores.values())) for name in names]
+    return Table(title, ("alert", *(f"{seconds} s" for seconds in scores)), tuple(rows))
 
 
-def _cell(score: RuleScore) -> str:
-    delay = "" if score.delay is None else f", {number(score.delay)} s"
-    return f"{percent(score.recall)}, {score.found}/{score.episodes} found, {score.false_episodes} false{delay}"
-
-
-def names_table(scores: Mapping[int, Sequence[AlertScore]]) -> Table:
+def names_table(scores: Scores) -> Table:
     """A row per alert: regimes with an episode that it did not find, and those in which it fired without cause."""
     rows = []
-    for name, alerts in zip(RIGHTS, zip(*scores.values(), strict=True), strict=True):
-        missed = _by_regime(scores, [alert.missed for alert in alerts])
-        rows.append((f"`{name}`", missed, _by_regime(scores, [alert.invented for alert in alerts])))
+    for name in next(iter(scores.values())):
+        each = {seconds: alerts[name] for seconds, alerts in scores.items()}
+        missed = _by_regime({seconds: alert.missed for seconds, alert in each.items()})
+        rows.append((f"`{name}`", missed, _by_regime({seconds: alert.invented for seconds, alert in each.items()})))
     return Table("Where it is wrong (all intervals, or the one named)", ("alert", "missed", "false"), tuple(rows))
 
 
-def _by_regime(scores: Iterable[int], lists: Sequence[Sequence[str]]) -> str:
+def _by_regime(episodes: Mapping[int, Sequence[str]]) -> str:
     """Names of regimes, with the intervals at which they occur when that is not all of them."""
     found: dict[str, set[int]] = {}
-    for seconds, names in zip(scores, lists, strict=True):
+    for seconds, names in episodes.items():
         for name in names:
-            found.setdefault(name.split("/")[1].partition("+")[0], set()).add(seconds)
+            found.setdefault(name.rpartition("/")[2].partition("+")[0], set()).add(seconds)
     told = (
-        name + ("" if len(at) == len(lists) else f" ({', '.join(map(str, sorted(at)))} s)")
+        name + ("" if len(at) == len(episodes) else f" ({', '.join(map(str, sorted(at)))} s)")
         for name, at in sorted(found.items())
     )
     return ", ".join(told) or "-"
 
 
-def result_rows(name: str, seconds: int, alerts: Sequence[AlertScore]) -> Iterator[dict[str, Any]]:
-    """What others.json keeps: a row per set, interval and alert."""
-    for alert, told in zip(RIGHTS, alerts, strict=True):
-        score = told.score
-        yield {
-            "set": name,
-            "scrape_seconds": seconds,
-            "alert": alert,
-            "shown": _cell(score),
-            "recall": score.recall,
-            "precision": score.precision,
-            "found": score.found,
-            "episodes": score.episodes,
-            "false_episodes": score.false_episodes,
-            "delay_median_seconds": score.delay,
-            "missed": sorted(told.missed),
-            "invented": sorted(told.invented),
-        }
+def result_rows(name: str, scores: Scores) -> Iterator[dict[str, Any]]:
+    """What is kept: a row per set, interval and alert."""
+    for seconds, alerts in scores.items():
+        for alert, told in alerts.items():
+            score = told.score
+            yield {
+                "set": name,
+                "scrape_seconds": seconds,
+                "alert": alert,
+                "shown": told.cell,
+                "recall": score.recall,
+                "precision": score.precision,
+                "found": score.found,
+                "episodes": score.episodes,
+                "false_episodes": score.false_episodes,
+                "delay_median_seconds": score.delay,
+                "missed": sorted(told.missed),
+                "invented": sorted(told.invented),
+            }
 
 
 if __name__ == "__main__":

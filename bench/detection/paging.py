@@ -20,7 +20,7 @@ from typing import Final
 
 from bench.detection import around, lab, prometheus
 from bench.detection.__main__ import judged
-from bench.detection.all_alerts import RightScore, begins_of, rights_table, write_rights
+from bench.detection.around import RightScore, begins_of, rights_table, write_rights
 from bench.detection.episodes import Spec, long_specs, specs
 from bench.detection.judge import Outcome
 from bench.detection.rules import INTERVALS, Firing, firing, samples

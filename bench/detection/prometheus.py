@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import tempfile
 import urllib.parse
 import urllib.request
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.support.processes import free_port
-from tests.support.prometheus import wait_until_ready
+from tests.support.past import blocks_of, prometheus
 
 STEP_SECONDS: Final = 15.0
 START: Final = 1_699_999_200.0
@@ -76,33 +74,9 @@ def openmetrics(samples: Iterable[Sample]) -> Iterator[str]:
 @contextmanager
 def serving(samples: Iterable[Sample], scrape_seconds: int = 15) -> Iterator[Server]:
     """A Prometheus that holds the samples. RuntimeError with its last words when it does not come up."""
-    with tempfile.TemporaryDirectory(prefix="detection-") as folder:
-        base = Path(folder)
-        data, lines, config, log = base / "data", base / "samples.om", base / "prometheus.yml", base / "log"
-        with lines.open("w") as file:
-            file.writelines(openmetrics(samples))
-        config.write_text("global: {scrape_interval: 15s}\n")
-        _run(["promtool", "tsdb", "create-blocks-from", "openmetrics", "-q", str(lines), str(data)])
-        port = free_port()
-        command: Sequence[str] = (
-            "prometheus",
-            f"--config.file={config}",
-            f"--storage.tsdb.path={data}",
-            "--storage.tsdb.retention.time=100y",
-            f"--query.lookback-delta={scrape_seconds + LOOKBACK_SECONDS}s",
-            f"--web.listen-address=127.0.0.1:{port}",
-            "--log.level=error",
-        )
-        with log.open("w") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
-            try:
-                server = Server(f"http://127.0.0.1:{port}")
-                wait_until_ready(server.url, process, log)
-                yield server
-            finally:
-                process.terminate()
-
-
-def _run(command: Sequence[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr.strip()}")
+    with tempfile.TemporaryDirectory(prefix="detection-") as name:
+        folder = Path(name)
+        data = blocks_of(folder, (line.encode() for line in openmetrics(samples)))
+        lookback = f"--query.lookback-delta={scrape_seconds + LOOKBACK_SECONDS}s"
+        with prometheus(folder, data, lookback) as url:
+            yield Server(url)

@@ -12,8 +12,7 @@ from bench.detection import prometheus
 from bench.detection.judge import Outcome
 from bench.detection.prometheus import STEP_SECONDS, Sample, Server
 from bench.detection.score import GRACE_SECONDS, KV, Second, pressures
-from bench.detection.shipped import shipped, vllm_only
-from bench.detection.today import MEMORY, TODAY, Rule
+from bench.detection.shipped import MEMORY, TODAY, Rule, shipped, vllm_only
 
 EXPORTER: Final = {"job": "kvpressure"}
 """What a Prometheus adds to the exporter's series, and the rules select by."""

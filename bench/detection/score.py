@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from statistics import median
-from typing import Final
+from typing import Final, Self
 
 from bench.detection.truth import Accepted
 
@@ -63,7 +63,15 @@ class Score:
     false_claims: list[Stretch] = field(default_factory=list)
     wrong: list[Stretch] = field(default_factory=list)
 
-    def add(self, other: Score) -> None:
+    @classmethod
+    def of(cls, scores: Iterable[Self]) -> Self:
+        """Many scores as one."""
+        total = cls()
+        for score in scores:
+            total.add(score)
+        return total
+
+    def add(self, other: Self) -> None:
         """Count another score's tracks too."""
         self.confusion.update(other.confusion)
         self.excluded += other.excluded
@@ -79,10 +87,6 @@ class Score:
         total = sum(rows.values())
         return sum(count for (truth, verdict), count in rows.items() if truth == verdict) / total if total else None
 
-    def seconds(self, cause: str) -> int:
-        """Scored seconds whose truth is that cause."""
-        return sum(count for (truth, _), count in self.confusion.items() if truth == cause)
-
     def unknown_seconds(self) -> int:
         """Scored seconds without a verdict."""
         return sum(count for (_, verdict), count in self.confusion.items() if verdict == UNKNOWN)
@@ -93,10 +97,20 @@ class Score:
 
     def delay_quantile(self, share: float) -> float | None:
         """Quantile of the delays of those that were found, in seconds."""
-        delays = sorted(pressure.delay for pressure in self.pressures if pressure.delay is not None)
-        if share == 0.5:
-            return median(delays) if delays else None
-        return delays[min(len(delays) - 1, int(share * len(delays)))] if delays else None
+        return quantile([pressure.delay for pressure in self.pressures], share)
+
+    def between(self) -> float | None:
+        """Share of the seconds between two causes in which one of them was named."""
+        seconds = self.between_right + self.between_wrong
+        return self.between_right / seconds if seconds else None
+
+
+def quantile(delays: Iterable[float | None], share: float) -> float | None:
+    """Of those that are known; None without any."""
+    known = sorted(delay for delay in delays if delay is not None)
+    if share == 0.5:
+        return median(known) if known else None
+    return known[min(len(known) - 1, int(share * len(known)))] if known else None
 
 
 def score_track(seconds: Sequence[Second]) -> Score:

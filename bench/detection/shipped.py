@@ -1,16 +1,51 @@
-"""The alerts that are shipped, as the bundles render them: expressions, durations, and the series that they ask for."""
+"""The alerts that are shipped, as the bundles render them: expressions, durations, and the series that they ask for.
+
+Beside them those that people use today, without an exporter, as the benchmark judges them.
+"""
 
 from __future__ import annotations
 
 import functools
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
-from bench.detection.today import Rule
 from kvpressure.bundle import Options, load_rules
 from kvpressure.bundle.options import EXPORTER, VLLM_ONLY, Flavour
 from kvpressure.config.thresholds import load_thresholds
+
+USAGE: Final = "vllm:kv_cache_usage_perc"
+PREEMPTIONS: Final = "vllm:num_preemptions_total"
+MEMORY: Final = "gpu_memory_used_ratio"
+
+TODAY_SERIES: Final = frozenset({USAGE, PREEMPTIONS, "vllm:num_requests_waiting"})
+"""What of vLLM's page these ask for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """An alert: an expression, how long it has to be true, and how long it keeps firing after that.
+
+    `needs` is a series of the engine without which the alert cannot be judged.
+    """
+
+    name: str
+    expr: str
+    for_seconds: float = 0.0
+    keep_seconds: float = 0.0
+    needs: str = USAGE
+
+
+TODAY: Final = (
+    Rule("kv_cache_usage > 0.9 for 5m", f"{USAGE} > 0.9", 300.0),
+    Rule("avg_over_time(usage[5m]) > 0.95", f"avg_over_time({USAGE}[5m]) > 0.95"),
+    Rule("rate(preemptions[5m]) > 0", f"rate({PREEMPTIONS}[5m]) > 0"),
+    Rule("usage > 0.95 and rate(preemptions[10m]) > 0", f"{USAGE} > 0.95 and rate({PREEMPTIONS}[10m]) > 0"),
+    Rule("GPU memory > 0.9", f"{MEMORY} > 0.9", needs=MEMORY),
+    Rule("waiting > 50", "vllm:num_requests_waiting > 50"),
+)
+
 
 ALERT: Final = "KVPressureCacheTooSmall"
 TICKET: Final = "KVPressureQueueNotServed"
@@ -40,7 +75,7 @@ _REMEMBERED: Final = {
 }
 """What rules remember, without what they do for restarts: an episode has one exporter, which never restarts."""
 _CAUSE: Final = re.compile(r'engine:kvpressure_cause:timestamp\{(cause="\w+")\}')
-_RECORDED: Final = re.compile(r"\b(?:namespace_model|engine|target):\w+:\w+\b(?:\[(\w+)\])?")
+_RECORDED: Final = re.compile(r"\b(?:namespace_model|engine|target):\w+:\w+\b(?:\[(\w+)\])?( offset \w+)?")
 
 
 @functools.cache
@@ -108,12 +143,15 @@ def _rules(flavour: Flavour, name: str, scrape_seconds: int) -> tuple[Rule, ...]
 def _rule(alert: str, rule: Any, recorded: Mapping[str, str]) -> Rule:
     expr = _CAUSE.sub(_last_cause, rule["expr"].replace(_MODEL, _EPISODE))
     while used := _RECORDED.search(expr):
-        name, duration = used[0].partition("[")[0], used[1]
+        name, duration = used[0].partition(" ")[0].partition("[")[0], used[1]
         recorded_as = _CAUSE.sub(_last_cause, recorded[name].replace(_MODEL, _EPISODE))
         # What a rule has recorded of itself is of before an episode, where there is nothing.
         itself = re.compile(rf"\b{name}\b(?:\[(\w+)\])?")
         recorded_as = itself.sub(lambda own: f"({_NOTHING})" + _steps(own[1]), recorded_as)
-        expr = expr[: used.start()] + f"({recorded_as})" + _steps(duration) + expr[used.end() :]
+        stands_for = f"({recorded_as})" + _steps(duration) + (used[2] or "")
+        if used[2] and not duration:  # an expression has no value of before, its subquery has
+            stands_for = f"last_over_time(({recorded_as})[1s:15s]{used[2]})"
+        expr = expr[: used.start()] + stands_for + expr[used.end() :]
     return Rule(alert, expr, seconds(rule["for"]), seconds(rule.get("keep_firing_for", "0s")))
 
 

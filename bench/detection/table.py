@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -41,18 +41,10 @@ def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join([first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])]).rstrip()
 
 
-def merged(scores: Iterable[Score]) -> Score:
-    """Many scores as one."""
-    total = Score()
-    for score in scores:
-        total.add(score)
-    return total
-
-
 def by_variant(outcomes: Sequence[Outcome]) -> Mapping[str, Score]:
     """All episodes' scores, by variant in the order they first occur."""
     names = dict.fromkeys(name for outcome in outcomes for name in outcome.scores)
-    return {name: merged(outcome.scores[name] for outcome in outcomes if name in outcome.scores) for name in names}
+    return {name: Score.of(outcome.scores[name] for outcome in outcomes if name in outcome.scores) for name in names}
 
 
 def variants_table(scores: Mapping[str, Score]) -> Table:
@@ -75,14 +67,13 @@ def variants_table(scores: Mapping[str, Score]) -> Table:
 
 def _variant(name: str, score: Score) -> tuple[str, ...]:
     worst = min(((value, cause) for cause in CAUSES if (value := score.accuracy(cause)) is not None), default=None)
-    between = score.between_right + score.between_wrong
     return (
         name,
         str(sum(score.confusion.values())),
         percent(score.accuracy()),
         "-" if worst is None else f"{percent(worst[0])} {short(worst[1])}",
         str(score.unknown_seconds()),
-        percent(score.between_right / between if between else None),
+        percent(score.between()),
         str(score.excluded),
         f"{score.found()}/{len(score.pressures)}",
         str(len(score.false_claims)),
@@ -91,16 +82,13 @@ def _variant(name: str, score: Score) -> tuple[str, ...]:
     )
 
 
-def confusion_table(score: Score, title: str) -> Table:
+def confusion_table(score: Score, title: str, causes: Sequence[str] = CAUSES) -> Table:
     """Truth in rows, verdicts in columns, in seconds."""
-    said = (*CAUSES, UNKNOWN)
+    said = (*causes, UNKNOWN)
     rows = [
-        (
-            short(truth),
-            *(str(score.confusion[truth, verdict] or "") for verdict in said),
-            percent(score.accuracy(truth)),
-        )
-        for truth in CAUSES
+        (short(truth), *(str(score.confusion[truth, verdict] or "") for verdict in said), percent(right))
+        for truth in causes
+        if (right := score.accuracy(truth)) is not None
     ]
     return Table(title, ("truth \\ verdict", *map(short, said), "right"), tuple(rows))
 
@@ -110,7 +98,7 @@ def cases_table(outcomes: Sequence[Outcome]) -> Table:
     cases = dict.fromkeys((outcome.group, outcome.case) for outcome in outcomes)
     rows = []
     for group, case in cases:
-        score = merged(s for o in outcomes if (o.group, o.case) == (group, case) for s in o.scores.values())
+        score = Score.of(s for o in outcomes if (o.group, o.case) == (group, case) for s in o.scores.values())
         found = f"{score.found()}/{len(score.pressures)}" if score.pressures else ""
         false = str(len(score.false_claims) or "")
         rows.append(

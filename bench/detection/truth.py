@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final
 
-from bench.simulator.config import EngineConfig
-from bench.simulator.cost import LinearCost, StepTime, StepWork
-from bench.simulator.frontend import Frontend
+from bench.simulator.clients import Frontend
+from bench.simulator.config import EngineConfig, LinearCost, StepTime, StepWork
 from bench.simulator.pages import PageWriter
-from bench.simulator.request import Request
 from bench.simulator.scheduler import Rank
 from bench.simulator.service import Scenario, SimulatedServer
+from bench.simulator.stats import Request
 
 Accepted = frozenset[str]
 """The causes that may be named in a second: one where the truth is clear, more where it is between two."""

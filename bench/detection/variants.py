@@ -26,7 +26,6 @@ PRIOR: Final[Mapping[str, float]] = {
     "preemptions": 1e6,
     "prompt_tokens": 3e12,
     "generation_tokens": 1e12,
-    "accepted_draft_tokens": 0.0,
     "steps": 1e11,
     "finished": 3e9,
     "rejected": 1e5,
@@ -48,30 +47,8 @@ PRIOR: Final[Mapping[str, float]] = {
     "decode_steps": 1e9,
     "transfer_seconds": 1e6,
     "transfer_bytes": 1e15,
-    "timed_evictions": 0.0,
-    "external_queries": 0.0,
-    "external_hits": 0.0,
-    "remote_transfers": 0.0,
-    "offload_loads": 0.0,
-    "encoder_queries": 0.0,
-    "estimated_flops": 0.0,
-    "estimated_read_bytes": 0.0,
-    "estimated_write_bytes": 0.0,
-    "prefill_tokens": 0.0,
-    "preempted_prompt_tokens": 0.0,
-    "preempted_output_tokens": 0.0,
-    "expired_transfers": 0.0,
-    "failed_transfers": 0.0,
-    "failed_loads": 0.0,
-    "unplaced_loads": 0.0,
-    "offload_read_seconds": 0.0,
-    "offload_read_bytes": 0.0,
-    "offload_load_seconds": 0.0,
-    "offload_load_bytes": 0.0,
-    "offload_load_tokens": 0.0,
-    "dropped_stores": 0.0,
 }
-"""A year of requests of a thousand prompt tokens, by counter."""
+"""A year of requests of a thousand prompt tokens, by counter; the others stand at 0."""
 PRIOR_REQUESTS: Final = 3e9
 _SLOW: Final = frozenset(row.signal for row in VLLM.counters if row.slow)
 
@@ -116,9 +93,9 @@ def restarted(frames: Sequence[Frame], rng: random.Random) -> Iterator[Frame]:
         if frame.t < down:
             yield frame
         elif frame.t >= up:
-            moved = _engines(frame, lambda sample: _since(sample, base.get(sample.engine)))
+            fresh = _engines(frame, lambda sample: moved(sample, base.get(sample.engine), -1.0))
             started = None if frame.page.started is None else frame.page.started + up - first
-            yield replace(moved, page=replace(moved.page, started=started))
+            yield replace(fresh, page=replace(fresh.page, started=started))
 
 
 def no_capacity(frames: Sequence[Frame], _: random.Random) -> Iterable[Frame]:
@@ -180,7 +157,7 @@ def _small(sample: EngineSample) -> EngineSample:
 def _aged(sample: EngineSample) -> EngineSample:
     return replace(
         sample,
-        counters={name: value + PRIOR[name] for name, value in sample.counters.items()},
+        counters={name: value + PRIOR.get(name, 0.0) for name, value in sample.counters.items()},
         histograms={name: _earlier(histogram) for name, histogram in sample.histograms.items()},
     )
 
@@ -191,16 +168,17 @@ def _earlier(histogram: HistogramSample) -> HistogramSample:
     return HistogramSample(histogram.bounds, tuple(count + PRIOR_REQUESTS for count in histogram.counts), total)
 
 
-def _since(sample: EngineSample, base: EngineSample | None) -> EngineSample:
+def moved(sample: EngineSample, base: EngineSample | None, factor: float) -> EngineSample:
+    """The sample with so many times another's counters and histograms on top."""
     if base is None:
         return sample
-    counters = {name: value - base.counters.get(name, 0.0) for name, value in sample.counters.items()}
-    histograms = {name: _minus(value, base.histograms.get(name)) for name, value in sample.histograms.items()}
+    counters = {name: value + factor * base.counters.get(name, 0.0) for name, value in sample.counters.items()}
+    histograms = {name: _moved(value, base.histograms.get(name), factor) for name, value in sample.histograms.items()}
     return replace(sample, counters=counters, histograms=histograms)
 
 
-def _minus(value: HistogramSample, base: HistogramSample | None) -> HistogramSample:
+def _moved(value: HistogramSample, base: HistogramSample | None, factor: float) -> HistogramSample:
     if base is None or base.bounds != value.bounds:
         return value
-    counts = tuple(now - before for now, before in zip(value.counts, base.counts, strict=True))
-    return HistogramSample(value.bounds, counts, value.sum - base.sum)
+    counts = tuple(now + factor * more for now, more in zip(value.counts, base.counts, strict=True))
+    return HistogramSample(value.bounds, counts, value.sum + factor * base.sum)

@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from kvpressure.advice.desired import ReplicaReading, desired_replicas, required_replicas
 from kvpressure.config.thresholds import Thresholds, load_thresholds
 from kvpressure.engines.reader import PageReader
 from kvpressure.model.values import at
 from kvpressure.signals import Context
 from kvpressure.signals.past import EngineHistory
+from tests.support.desired_replicas import ReplicaReading, desired_replicas, required_replicas
 
 MAX_REPLICAS: Final = 8
 DECIDES_EVERY_SECONDS: Final = 15.0
@@ -192,21 +192,6 @@ class Ours:
         required = required_replicas(readings, self._thresholds)
         self._before.append(_Said(now, required, desired or 0, max(len(readings), desired or 0)))
         return current if desired is None else min(MAX_REPLICAS, desired)
-
-
-@dataclass(slots=True)
-class Static:
-    """Always as many."""
-
-    replicas: int
-    watches: bool = False
-
-    def poll(self, *_: object) -> None:
-        """Needs nothing."""
-
-    def wanted(self, *_: object) -> int:
-        """The same."""
-        return self.replicas
 
 
 OTHERS: Final[Mapping[str, Callable[[], Autoscaler]]] = {

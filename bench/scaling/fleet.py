@@ -1,18 +1,59 @@
-"""One run: a router that gives each request to the replica with the fewest, and an autoscaler."""
+"""One run: a router that gives each request to the replica with the fewest, and an autoscaler.
+
+Its minutes are judged by the objective: which were bad for those who asked.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from bench.scaling.autoscalers import DECIDES_EVERY_SECONDS, OTHERS, POLLS_EVERY_SECONDS, Autoscaler, Ours, Static
-from bench.scaling.judge import Minute, minute
-from bench.scaling.replica import STARTS_SECONDS, Replicas
-from bench.scaling.routers import least_requests
-from bench.scaling.shapes import FLAGS, SHAPES, Shape
+from bench.scaling.autoscalers import DECIDES_EVERY_SECONDS, OTHERS, POLLS_EVERY_SECONDS, Autoscaler, Hpa, Ours
+from bench.scaling.replica import STARTS_SECONDS, Replicas, least_requests
+from bench.scaling.shapes import (
+    FIRST_TOKEN_SECONDS,
+    FIRST_TOKEN_TOKENS_PER_SECOND,
+    FLAGS,
+    PER_TOKEN_SECONDS,
+    SHAPES,
+    Request,
+    Shape,
+)
 from kvpressure.runtimes.vllm.metrics import ALL_NAMES, POLL_NAMES
 from tests.lab.clock import BEGIN, Clock
+
+OUTSIDE_MAX_RATIO: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Minute:
+    """Requests that ended in it or still waited for their first token at its end, and those of them that were late."""
+
+    counted: int
+    late: int
+    slow: int
+
+    @property
+    def violates(self) -> bool:
+        """More than one in twenty waited too long for the first token, or for the ones after it."""
+        return self.late + self.slow > OUTSIDE_MAX_RATIO * self.counted
+
+
+def minute(requests: Iterable[Request], now: float) -> Minute:
+    """Judge those that are there at its end, `now`, or ended since the last."""
+    counted = late = slow = 0
+    for one in requests:
+        if one.ended is None and one.first is not None:
+            continue
+        counted += 1
+        within = FIRST_TOKEN_SECONDS + one.prompt / FIRST_TOKEN_TOKENS_PER_SECOND
+        if (now if one.first is None else one.first) - one.arrived > within:
+            late += 1
+        elif one.ended is not None and one.first is not None and one.output > 1:
+            slow += (one.ended - one.first) / (one.output - 1) > PER_TOKEN_SECONDS
+    return Minute(counted, late, slow)
+
 
 FULL_EVERY_POLLS: Final = 4
 """The others ask for the small set of names, as the exporter does."""
@@ -83,14 +124,13 @@ class Fleet(Replicas):
 def answer(wish: Mapping[str, Any], clock: Clock) -> dict[str, Any]:
     """Run the `shape` of a wish with its `autoscaler`: a name, or `static N`."""
     (shape,) = (shape for shape in SHAPES if shape.name == wish["shape"])
-    name, first = wish["autoscaler"], shape.replicas
-    scaler: Autoscaler
+    name = wish["autoscaler"]
     if name.startswith("static "):
-        first = int(name.split()[1])
-        scaler = Static(first)
+        always = int(name.split()[1])
+        fleet = Fleet(shape, clock, Hpa(lambda *_: always), always)
     else:
         scaler = OTHERS[name]() if name in OTHERS else Ours({**FLAGS, **shape.flags})
-    fleet = Fleet(shape, clock, scaler, first)
+        fleet = Fleet(shape, clock, scaler, shape.replicas)
     fleet.run()
     minutes = fleet.outcome.minutes
     return {

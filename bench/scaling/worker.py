@@ -10,16 +10,20 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
 from tests.lab.fetch import NEWEST, fetch, package
 
 ROOT: Final = Path(__file__).parents[2]
+LAB: Final = ROOT / ".cache" / "lab"
+"""Where runs and recordings of the lab are kept."""
+Wish = Mapping[str, Any]
 
 
-def answers(module: str, wishes: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def answers(module: str, wishes: Iterable[Wish]) -> Iterator[dict[str, Any]]:
     """What such a process answers, as it comes. RuntimeError where it ends in between."""
     if not (lines := "".join(json.dumps(wish) + "\n" for wish in wishes)):
         return
@@ -37,6 +41,32 @@ def answers(module: str, wishes: Iterable[Mapping[str, Any]]) -> Iterator[dict[s
             yield json.loads(line)
     if process.returncode:
         raise RuntimeError(f"a run ended with {process.returncode}")
+
+
+def kept_answers(module: str, wishes: Sequence[Wish], kept: Path, *, workers: int = 1) -> list[dict[str, Any]]:
+    """The answers to all wishes, in their order, by that many processes; each is added to the file `kept` as it comes.
+
+    What the file has already is not run again, but for wishes with a `record`: recordings are read afterwards, and have
+    to be those of this run.
+    """
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    known = map(json.loads, kept.read_text().splitlines() if kept.exists() else ())
+    told = {_key(line["wish"]): line["told"] for line in known}
+    left = [wish for wish in wishes if wish.get("record") or _key(wish) not in told]
+
+    def ask(part: Sequence[Wish]) -> None:
+        for wish, answer in zip(part, answers(module, part), strict=True):
+            told[_key(wish)] = answer
+            with kept.open("a") as file:
+                file.write(json.dumps({"wish": wish, "told": answer}) + "\n")
+
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(ask, [left[number::workers] for number in range(workers)]))
+    return [told[_key(wish)] for wish in wishes]
+
+
+def _key(wish: Wish) -> str:
+    return json.dumps({name: value for name, value in wish.items() if name != "record"}, sort_keys=True)
 
 
 def main(module: str) -> int:

@@ -2,9 +2,3 @@
 
 Seeded and deterministic: the same scenario and seed give the same bytes. It imports nothing of ours but `samples`.
 """
-
-from bench.simulator.scenarios import SCENARIOS, scenario
-from bench.simulator.service import SimulatedServer
-from bench.simulator.trace import write_trace
-
-__all__ = ["SCENARIOS", "SimulatedServer", "scenario", "write_trace"]

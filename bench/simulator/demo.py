@@ -18,10 +18,8 @@ from typing import Final
 
 from bench.simulator.load import Phase
 from bench.simulator.scenarios import demo
-from bench.simulator.service import DEFAULT_START, Scenario, SimulatedServer
-from bench.simulator.trace import gpu_record
+from bench.simulator.service import Scenario, SimulatedServer, frames
 
-INTERVAL_SECONDS: Final = 1.0
 _UNREAD: Final = re.compile(r"(# \S+ )?(http_|python_|\S+_created[ {])")
 """Lines of a page that nothing reads: without them the recording is half as large."""
 
@@ -37,18 +35,14 @@ def whole() -> Scenario:
 
 def lines(seed: int = 0) -> Iterator[str]:
     """Yield the recording line by line."""
-    scenario = whole()
-    server = SimulatedServer(scenario, seed)
-    for index in range(int(scenario.seconds / INTERVAL_SECONDS)):
-        t = DEFAULT_START + index * INTERVAL_SECONDS
-        page = server.page(t).decode().splitlines(keepends=True)
-        line = {
-            "t": t,
+    server = SimulatedServer(whole(), seed)
+    for frame in frames(server, offset_seconds=0.0):
+        page = frame["page"].splitlines(keepends=True)
+        told = {
             "label": server.phase.note if server.phase else "",
-            "page": "".join(one for one in page if not _UNREAD.match(one)),
-            "gpus": [gpu_record(sample) for sample in server.gpus(t)],
+            "page": "".join(line for line in page if not _UNREAD.match(line)),
         }
-        yield json.dumps(line, separators=(",", ":")) + "\n"
+        yield json.dumps(frame | told, separators=(",", ":")) + "\n"
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -16,9 +16,8 @@ Label = Literal[
     "host_bound",
     "stuck",
     "restarting",
-    "asleep",
 ]
-Fault = Literal["", "stuck", "sleep", "restart"]
+Fault = Literal["", "stuck", "restart"]
 
 
 @dataclass(frozen=True, slots=True)

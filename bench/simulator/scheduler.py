@@ -4,22 +4,200 @@ Rules (vLLM `v1/core/sched/scheduler.py`): running requests first, then waiting 
 running request that finds no block drops the last running one (recompute preemption); a step that preempted admits
 nothing; a waiting request is admitted when its whole prompt fits the free blocks (`scheduler_reserve_full_isl`)
 or, without that, when its first chunk does; prompts are computed in chunks within `max_num_batched_tokens`.
+
+The block pool keeps free blocks in eviction order, some of them still holding cached tokens. It is modelled on vLLM
+V1's `BlockPool`: block 0 is reserved; freed blocks go to the tail of an LRU queue, a request's last block first, so
+that a cached prefix is eaten from its end; taking a cached block back costs nothing but its place.
+
+The decoding part of a batch is kept in aggregate, so that a step costs the same for 2 sequences or 200. A decoding
+request grows by one token per step, so *when* it needs its next block and *when* it ends is known the moment it joins:
+`phase[r]` counts the requests that need a block at steps s with s mod block_size = r.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 import random
 from collections import deque
+from collections.abc import Hashable
 from dataclasses import dataclass
 
-from bench.simulator.activity import Activity
-from bench.simulator.blocks import BlockPool
-from bench.simulator.config import EngineConfig
-from bench.simulator.cost import StepTime, StepWork
-from bench.simulator.decoding import DecodingSet
-from bench.simulator.request import Request
-from bench.simulator.stats import RankStats
+from bench.simulator.config import EngineConfig, StepTime, StepWork
+from bench.simulator.stats import Activity, RankStats, Request
+
+
+@dataclass(slots=True)
+class _Extent:
+    """Adjacent blocks of the LRU queue with one owner (None: nothing worth finding again)."""
+
+    owner: Hashable | None
+    blocks: int
+
+
+@dataclass(slots=True)
+class _Shared:
+    """A prefix several requests hold together: its blocks count once."""
+
+    holders: int
+    blocks: int
+
+
+class BlockPool:
+    """Blocks of one rank. `usable` excludes the reserved block; idle cached blocks count as free."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self.usable = num_blocks - 1
+        self.free = self.usable
+        self._queue: deque[_Extent] = deque([_Extent(None, self.usable)])
+        self._cached: dict[Hashable, _Extent] = {}
+        self._shared: dict[Hashable, _Shared] = {}
+
+    @property
+    def usage_ratio(self) -> float:
+        """Share of usable blocks that some request references, 0..1."""
+        return (self.usable - self.free) / self.usable
+
+    def take(self, blocks: int) -> None:
+        """Take blocks from the head of the queue, evicting what they cached. ValueError when fewer are free."""
+        if blocks > self.free:
+            raise ValueError(f"{blocks} blocks asked for, {self.free} free: check the fit before taking")
+        self.free -= blocks
+        while blocks:
+            head = self._queue[0]
+            eaten = min(blocks, head.blocks)
+            head.blocks -= eaten
+            blocks -= eaten
+            if not head.blocks:
+                self._drop_head()
+
+    def put(self, blocks: int, owner: Hashable | None = None) -> None:
+        """Give blocks back; with an owner they can be reclaimed until they are evicted."""
+        if not blocks:
+            return
+        self.free += blocks
+        extent = _Extent(owner, blocks)
+        if owner is not None:
+            self._cached[owner] = extent
+        elif self._queue and self._queue[-1].owner is None:
+            self._queue[-1].blocks += blocks
+            return
+        self._queue.append(extent)
+
+    def cached(self, owner: Hashable) -> int:
+        """How many of an owner's blocks are idle and not yet evicted."""
+        extent = self._cached.get(owner)
+        return extent.blocks if extent else 0
+
+    def reclaim(self, owner: Hashable) -> int:
+        """Reference an owner's idle cached blocks again; returns how many there were."""
+        extent = self._cached.pop(owner, None)
+        if extent is None:
+            return 0
+        blocks, extent.blocks, extent.owner = extent.blocks, 0, None
+        self.free -= blocks
+        return blocks
+
+    def shared_hit(self, key: Hashable) -> int:
+        """Blocks of a shared prefix that need no computing: live ones, or idle cached ones."""
+        shared = self._shared.get(key)
+        return shared.blocks if shared else self.cached(key)
+
+    def shared_live(self, key: Hashable) -> int:
+        """Blocks of a shared prefix that a request holds now, so that joining takes no free block."""
+        shared = self._shared.get(key)
+        return shared.blocks if shared else 0
+
+    def join(self, key: Hashable, blocks: int) -> None:
+        """One more request holds the prefix of `blocks` blocks; missing ones are taken."""
+        shared = self._shared.get(key)
+        if shared is None:
+            shared = self._shared[key] = _Shared(0, self.reclaim(key))
+        self.take(max(0, blocks - shared.blocks))
+        shared.blocks = max(blocks, shared.blocks)
+        shared.holders += 1
+
+    def leave(self, key: Hashable) -> None:
+        """One request fewer holds the prefix; the last one leaves it idle and cached."""
+        shared = self._shared[key]
+        shared.holders -= 1
+        if not shared.holders:
+            del self._shared[key]
+            self.put(shared.blocks, key)
+
+    def _drop_head(self) -> None:
+        extent = self._queue.popleft()
+        if extent.owner is not None and self._cached.get(extent.owner) is extent:
+            del self._cached[extent.owner]
+
+
+class DecodingSet:
+    """Requests decoding in one rank; `step` counts the rank's completed steps."""
+
+    def __init__(self, block_size: int, api_servers: int) -> None:
+        self.block_size = block_size
+        self.step = 0
+        self.size = 0
+        self.context_tokens = 0
+        self.by_api = [0] * api_servers
+        self._phase = [0] * block_size
+        self._ends: list[tuple[int, int, int, Request]] = []
+
+    def add(self, request: Request) -> None:
+        """A request whose prompt is computed starts to decode at the next step."""
+        request.decoding, request.step_joined = True, self.step
+        self._count(request, 1)
+        end = self.step + request.output - request.generated
+        heapq.heappush(self._ends, (end, request.id, request.epoch, request))
+
+    def remove(self, request: Request) -> None:
+        """Take a request out and bring its `computed` and `generated` up to date."""
+        grown = self.step - request.step_joined
+        self._count(request, -1)
+        request.computed += grown
+        request.generated += grown
+        request.decoding = False
+        request.epoch += 1
+
+    def advance(self, steps: int) -> None:
+        """That many steps are done."""
+        self.step += steps
+        self.context_tokens += steps * self.size
+
+    def blocks_needed(self, ahead: int = 0) -> int:
+        """Blocks that the set must take for the step `ahead` of the next one."""
+        return self._phase[(self.step + ahead) % self.block_size]
+
+    def needs_block(self, request: Request) -> bool:
+        """Whether this request needs a block for the next step."""
+        return (self.step - request.step_joined + request.computed) % self.block_size == 0
+
+    def computed(self, request: Request) -> int:
+        """KV tokens of a request, decoding or not."""
+        return request.computed + (self.step - request.step_joined if request.decoding else 0)
+
+    def steps_until_end(self) -> int:
+        """Steps until the first request of the set ends (a large number when none will)."""
+        while self._ends and self._ends[0][3].epoch != self._ends[0][2]:
+            heapq.heappop(self._ends)
+        return self._ends[0][0] - self.step if self._ends else 1 << 30
+
+    def pop_ended(self) -> list[Request]:
+        """Requests whose last token is out; they are removed."""
+        ended = []
+        while self.steps_until_end() <= 0:
+            request = heapq.heappop(self._ends)[3]
+            self.remove(request)
+            ended.append(request)
+        return ended
+
+    def _count(self, request: Request, sign: int) -> None:
+        need = (request.step_joined - request.computed) % self.block_size
+        self._phase[need] += sign
+        self.size += sign
+        self.by_api[request.api] += sign
+        self.context_tokens += sign * self.computed(request)
+
 
 _LONGEST_RUN = 64
 """Steps taken at once; the step time is that of the first, so a run must stay short against the context's growth."""
@@ -105,7 +283,7 @@ class Rank:
         return [*ended, *gone]
 
     def set_paused(self, paused: bool, t: float) -> list[Request]:
-        """Stop or resume scheduling: a stuck or sleeping engine accepts requests and does nothing with them."""
+        """Stop or resume scheduling: a stuck engine accepts requests and does nothing with them."""
         ended = self.settle(t)
         self.paused = paused
         if not paused and not self._flight:

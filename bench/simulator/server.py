@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from aiohttp import web
 
 from bench.simulator.service import ServerDownError, SimulatedServer
+from tests.support.servers import restrict
 
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -16,20 +17,6 @@ def scaled_clock(start: float, speed: float, monotonic: Callable[[], float] = ti
     """A clock for a simulated server: unix time `start` now, then `speed` simulated seconds a real one."""
     began = monotonic()
     return lambda: start + (monotonic() - began) * speed
-
-
-def filter_page(page: bytes, names: Sequence[str]) -> bytes:
-    """The page of prometheus_client's own app asked for `names`: those samples, and heads of families that have any."""
-    wanted = set(names)
-    lines: list[str] = []
-    head: list[str] = []
-    for line in page.decode().splitlines():
-        if line.startswith("#"):
-            head = [line] if line.startswith("# HELP") else [*head, line]
-        elif line[: min(len(line) if at < 0 else at for at in (line.find("{"), line.find(" ")))] in wanted:
-            lines += [*head, line]
-            head = []
-    return "".join(f"{line}\n" for line in lines).encode()
 
 
 def simulator_app(
@@ -48,7 +35,7 @@ def simulator_app(
         except ServerDownError as error:
             return web.Response(status=503, text=f"{error}\n")
         if names:
-            page = b"" if empty else filter_page(page, names)
+            page = b"" if empty else restrict(page, names)
         return web.Response(body=page, headers={"Content-Type": _TYPE})
 
     async def full(_: web.Request) -> web.Response:

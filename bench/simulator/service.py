@@ -1,22 +1,78 @@
-"""A simulated vLLM server: a scenario on a virtual clock, asked for its page and its GPUs at any later moment."""
+"""A simulated vLLM server: a scenario on a virtual clock, asked for its page and its GPUs at any later moment.
+
+GPUs are as a driver would report them. A server can be read once a second, as recordings have it
+(tests/fixtures/traces/README.md).
+"""
 
 from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
-from bench.simulator.clients import Clients
-from bench.simulator.config import EngineConfig
-from bench.simulator.frontend import Frontend
-from bench.simulator.gpu import GpuReader
+from bench.simulator.clients import Clients, Frontend
+from bench.simulator.config import EngineConfig, GpuConfig
 from bench.simulator.load import Phase
 from bench.simulator.pages import PageWriter
-from bench.simulator.request import Request
 from bench.simulator.scheduler import Rank
+from bench.simulator.stats import SAMPLE_SECONDS, Request
 from kvpressure.model.samples import GpuSample
+
+
+class GpuReader:
+    """Reads the ranks' activity. Memory is the preallocated share, plus activations beyond the profiled ones."""
+
+    def __init__(self, config: EngineConfig, rng: random.Random) -> None:
+        self._config = config
+        self._since = 0.0
+        self._growth_bytes = 0.0
+        prefix = f"{rng.getrandbits(32):08x}"
+        self._uuid = "GPU-" + prefix + "-0000-4000-8000-{:012x}"
+
+    def note_tokens(self, tokens: int) -> None:
+        """Long requests make the caching allocator keep a little more for itself (up to 1 % of the device)."""
+        if self._config.gpu:
+            ceiling = 0.01 * self._config.gpu.memory_bytes
+            self._growth_bytes = min(ceiling, max(self._growth_bytes, ceiling * tokens / self._config.max_model_len))
+
+    def read(self, clock: float, start: float, ranks: list[Rank]) -> list[GpuSample]:
+        """One sample per GPU at virtual second `clock`; utilization covers the time since the last read."""
+        gpu = self._config.gpu
+        if gpu is None:
+            return []
+        samples = [
+            sample for number, rank in enumerate(ranks) for sample in self._of_rank(rank, number, gpu, clock, start)
+        ]
+        self._since = clock
+        return samples
+
+    def _of_rank(self, rank: Rank, number: int, gpu: GpuConfig, clock: float, start: float) -> list[GpuSample]:
+        elapsed = max(clock - self._since, SAMPLE_SECONDS)
+        busy = rank.activity.busy_ratios(self._since, clock)
+        mean_busy = sum(busy) / len(busy) if busy else 0.0
+        compute, memory = (min(1.0, seconds / elapsed) for seconds in rank.activity.take_seconds())
+        used = gpu.memory_bytes * self._config.gpu_memory_utilization + gpu.other_bytes + self._growth_bytes
+        return [
+            GpuSample(
+                t=start + clock,
+                uuid=self._uuid.format(index),
+                index=str(index),
+                vendor=gpu.vendor,
+                name=gpu.name,
+                driver_version=gpu.driver_version,
+                memory_used_bytes=min(used, gpu.memory_bytes),
+                memory_total_bytes=gpu.memory_bytes,
+                utilization=busy,
+                sm_active_ratio=max(compute, memory, 0.9 * mean_busy),
+                tensor_active_ratio=compute,
+                dram_active_ratio=memory,
+            )
+            for index in range(number * gpu.per_rank, (number + 1) * gpu.per_rank)
+        ]
+
 
 DEFAULT_START = 1_800_000_000.0
 
@@ -66,7 +122,7 @@ class SimulatedServer:
         self.advance(now)
         if self._down:
             raise ServerDownError(f"scenario {self.scenario.name}: the server restarts at t={self._clock:.1f} s")
-        return self._writer.page(self.start + self._clock)
+        return self._writer.page()
 
     def gpus(self, now: float) -> list[GpuSample]:
         """The engine's GPUs at unix time `now`, with utilization samples since the last call; [] without GPUs."""
@@ -119,7 +175,6 @@ class SimulatedServer:
             self._boot(t)
             self._frontend.factor = phase.frontend_factor
         self._down = phase.fault == "restart"
-        self._writer.sleep_level = 1 if phase.fault == "sleep" else 0
         for rank in self.ranks:
             self._answer(rank.set_paused(bool(phase.fault), t))
         self._clients.start_phase(phase, t)
@@ -159,11 +214,41 @@ class SimulatedServer:
 
     def _answer(self, ended: list[Request]) -> None:
         for request in ended:
-            self._frontend.answered(request, request.last_token)
+            self._frontend.answers += 1
             self._clients.answered(request, request.last_token)
 
     def _hang_up(self, t: float) -> None:
         for rank in self.ranks:
             for request in rank.abort_all(t):
                 request.last_token = t
-                self._frontend.answered(request, t)
+                self._frontend.answers += 1
+
+
+def frames(server: SimulatedServer, offset_seconds: float = 0.5) -> Iterator[dict[str, Any]]:
+    """One object per second: `t` (unix seconds), `label` (the truth), `page`, and `gpus` where the engine has any.
+
+    Reads that a restarting server does not answer are left out, as a recorder would.
+    """
+    for second in range(int(server.scenario.seconds)):
+        t = server.start + second + offset_seconds
+        label = server.label(t)
+        try:
+            frame: dict[str, Any] = {"t": t, "label": label, "page": server.page(t).decode()}
+        except ServerDownError:
+            continue
+        gpus = [_record(sample) for sample in server.gpus(t)]
+        yield {**frame, "gpus": gpus} if gpus else frame
+
+
+def _record(sample: GpuSample) -> dict[str, Any]:
+    mean = sum(sample.utilization) / len(sample.utilization) if sample.utilization else None
+    values = {
+        "uuid": sample.uuid,
+        "index": sample.index,
+        "vendor": sample.vendor,
+        "name": sample.name,
+        "memory_used_bytes": sample.memory_used_bytes,
+        "memory_total_bytes": sample.memory_total_bytes,
+        "utilization_ratio": mean,
+    }
+    return {name: value for name, value in values.items() if value is not None}

@@ -1,27 +1,133 @@
 """`python -m bench.uneven`: how many of the minutes in which replicas are uneven are told, and how many others.
 
-Replicas of vLLM's own scheduler (tests/lab) behind four routers; twenty minutes of CPU. `--write-docs` writes the
-tables of docs/internals/accuracy/fleet.md.
+Replicas of vLLM's own scheduler (tests/lab) behind four routers; twenty minutes of CPU. What was true in each minute is
+judged beside what the rules as shipped said of it in promtool. `--write-docs` writes the tables of
+docs/internals/accuracy/fleet.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import re
+import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import mean
 from typing import Any, Final
 
-from bench.detection.table import Table, percent
-from bench.scaling.routers import BEST, ROUTERS
-from bench.scaling.worker import ROOT, answers
-from bench.uneven.judge import ALERTS, at_edge, owed, said, uneven
-from bench.uneven.traffic import HELD_OUT, MINUTES, TRAFFIC
+import yaml
 
-DOCS: Final = ROOT / "docs" / "internals" / "accuracy" / "fleet.md"
-MARK: Final = "<!-- python -m bench.uneven --write-docs -->"
-RUNS: Final = ROOT / ".cache" / "lab" / "uneven.jsonl"
+from bench.detection.table import Table, percent
+from bench.scaling.replica import BEST, ROUTERS
+from bench.scaling.worker import LAB, kept_answers
+from bench.uneven.play import HELD_OUT, MINUTES, POLL_SECONDS, SCRAPE_POLLS, TRAFFIC, Waits
+from bench.written import write_part
+from kvpressure.bundle import Options, load_rules
+from kvpressure.bundle.options import EXPORTER, VLLM_ONLY, Flavour
+from kvpressure.config.thresholds import load_thresholds
+
+HALF: Final = 0.5
+WORSE_SECONDS: Final = 1.0
+AT: Final = 0.95
+FOR_MINUTES: Final = 10
+"""The alert's `for`."""
+LATE_MINUTES: Final = 3
+"""What was true may be told so long after: the expression is a mean of three minutes."""
+ALERTS: Final[Mapping[str, tuple[Flavour, str]]] = {
+    "KVPressureReplicasUneven": (EXPORTER, "kvpressure-uneven kvpressure-replicas-uneven"),
+    "KVPressureVLLMReplicasUneven": (
+        VLLM_ONLY,
+        "kvpressure-vllm-engine kvpressure-vllm-uneven kvpressure-vllm-replicas-uneven",
+    ),
+}
+TOLD: Final = "workload:{}_overflow_fits:ratio >= {}"
+_GOT: Final = re.compile(r'namespace="([\w-]+)"')
+_FAILED: Final = re.compile(r'expr: "([^"\n]*)[^\n]*?time: (\w+)')
+
+
+def uneven(waits: Sequence[Waits], fitting: Sequence[Waits], *, present: bool = False) -> list[bool]:
+    """By minute: whether the same requests wait half as long or less where they fit, and a second less at p95.
+
+    A minute's requests are those that came in it; `present` adds those that still waited in it.
+    """
+    return [_halves(waits, fitting, 60.0 * minute, present=present) for minute in range(MINUTES)]
+
+
+def _halves(waits: Sequence[Waits], fitting: Sequence[Waits], begin: float, *, present: bool) -> bool:
+    chosen = [
+        at
+        for at, (arrived, spans) in enumerate(waits)
+        if begin <= arrived < begin + 60 or (present and any(a < begin + 60 and b > begin for a, b in spans))
+    ]
+    given, fits = ([sum(b - a for a, b in run[at][1]) for at in chosen] for run in (waits, fitting))
+    return bool(given) and mean(fits) <= HALF * mean(given) and _p95(given) - _p95(fits) >= WORSE_SECONDS
+
+
+def _p95(seconds: Sequence[float]) -> float:
+    return sorted(seconds)[int(AT * (len(seconds) - 1))]
+
+
+def said(alert: str, runs: Iterable[Mapping[str, Any]]) -> tuple[dict[str, set[int]], dict[str, set[int]]]:
+    """By episode: the minutes at whose end the series that the alert asks for tells it, and those at which it fires."""
+    flavour, names = ALERTS[alert]
+    options = Options(thresholds := load_thresholds(), flavour=flavour, selector=flavour.selector)
+    groups = [group for file in load_rules(options) for group in file.groups if group["name"] in names.split()]
+    told = TOLD.format("kvpressure" if flavour is EXPORTER else "vllm", thresholds.alert.uneven_fits_min_ratio)
+    asked = (told, f'ALERTS{{alertname="{alert}",alertstate="firing"}}')
+    series = [{"series": key, "values": " ".join(got)} for run in runs for key, got in run["series"].items()]
+    wanted = "kvpressure_" if flavour is EXPORTER else "vllm:"
+    test = {
+        "interval": f"{round(POLL_SECONDS * SCRAPE_POLLS)}s",
+        "input_series": [one for one in series if one["series"].startswith(wanted)],
+        "promql_expr_test": [
+            {"expr": expr, "eval_time": f"{minute}m", "exp_samples": []}
+            for minute in range(1, MINUTES)
+            for expr in asked
+        ],
+    }
+    with tempfile.TemporaryDirectory(prefix="uneven-") as folder:
+        rules, tests = Path(folder) / "rules.yaml", Path(folder) / "tests.yaml"
+        rules.write_text(yaml.safe_dump({"groups": groups}))
+        order = [group["name"] for group in groups]
+        about = {"rule_files": [str(rules)], "evaluation_interval": "15s", "group_eval_order": order, "tests": [test]}
+        tests.write_text(yaml.safe_dump(about))
+        done = subprocess.run(["promtool", "test", "rules", str(tests)], capture_output=True, text=True, check=False)
+    return _minutes(done.stdout + done.stderr)
+
+
+def _minutes(text: str) -> tuple[dict[str, set[int]], dict[str, set[int]]]:
+    """What promtool got where none was expected. RuntimeError where it says anything else."""
+    found: tuple[dict[str, set[int]], dict[str, set[int]]] = ({}, {})
+    for part in re.split(r"\n(?=\s*expr: )", text)[1:]:
+        head = _FAILED.search(part)
+        if head is None or "err:" in part:
+            raise RuntimeError(part[:500])
+        which = found[1] if head[1].startswith("ALERTS") else found[0]
+        hours, _, minutes = head[2].rpartition("h")
+        for episode in _GOT.findall(part):
+            which.setdefault(episode, set()).add(60 * int(hours or 0) + int(minutes.partition("m")[0]))
+    if not text.startswith("Unit Testing"):
+        raise RuntimeError(text[:500])
+    return found
+
+
+def owed(true: Sequence[bool], minute: int) -> bool | None:
+    """Whether the alert must fire at the end of this minute: true since its `for`, or false; None where it may."""
+    since = true[max(0, minute - FOR_MINUTES - LATE_MINUTES) : minute + 1]
+    if all(since) and len(since) > FOR_MINUTES:
+        return True
+    return None if any(since) else False
+
+
+def at_edge(true: Sequence[bool], minute: int) -> bool:
+    """Whether this minute is the first or the last of those that are alike."""
+    return len({*true[max(0, minute - 1) : minute + 2]}) > 1
+
+
+RUNS: Final = LAB / "uneven" / "runs.jsonl"
 KNOWN: Final = range(len(TRAFFIC))
 UNSEEN: Final = range(len(TRAFFIC), len(TRAFFIC) + len(HELD_OUT))
 Judged = tuple[bool | None, bool]
@@ -40,27 +146,17 @@ def main() -> int:
     parts = {"Traffic on which the rules were mended": KNOWN}
     if not given.known:
         parts["Traffic that was held out"] = UNSEEN
-    runs = _played((number for part in parts.values() for number in part), keep=given.keep)
+    if not given.keep:
+        RUNS.unlink(missing_ok=True)
+    numbers = [number for part in parts.values() for number in part]
+    wishes = [_wish(number, router) for number in numbers for router in (BEST, *ROUTERS)]
+    runs = kept_answers("bench.uneven.play", wishes, RUNS)
     shown = (_table(title, [run for run in runs if run["traffic"] in part]) for title, part in parts.items())
     text = "\n\n".join(table.markdown() for table in shown)
     print(text)
     if given.write_docs:
-        before, _, after = DOCS.read_text().split(MARK)
-        DOCS.write_text(f"{before}{MARK}\n{text}\n{MARK}{after}")
+        write_part("fleet.md", "bench.uneven", text)
     return 0
-
-
-def _played(traffics: Iterable[int], *, keep: bool) -> list[Run]:
-    known = [json.loads(line) for line in RUNS.read_text().splitlines()] if keep and RUNS.exists() else []
-    runs = {(run["traffic"], run["router"]): run for run in known}
-    wishes = [(number, router) for number in traffics for router in (BEST, *ROUTERS)]
-    with RUNS.open("a" if known else "w") as file:
-        missing = [_wish(*wish) for wish in wishes if wish not in runs]
-        for run in answers("bench.uneven.play", missing):
-            runs[run["traffic"], run["router"]] = run
-            file.write(json.dumps(run) + "\n")
-            print(f"traffic {run['traffic']}, {run['router']}", file=sys.stderr, flush=True)
-    return [runs[wish] for wish in wishes]
 
 
 def _wish(traffic: int, router: str) -> dict[str, Any]:

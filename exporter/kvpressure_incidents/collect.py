@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from kvpressure.advice.desired import ReplicaReading, desired_replicas, most_replicas
+from kvpressure.advice.workload import demands_of, desired_replicas, most_replicas
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.catalogue import NOT_KNOWN
 from kvpressure.model.codec import evidence_json, limits_json, missing_json
@@ -181,8 +181,7 @@ class Collector:
         most = 1
         for _ in range(min(doubled, MAX_DOUBLINGS)):
             most = most_replicas(most, self._thresholds)
-        reading = ReplicaReading.of(self._labels.get("pod", ""), view.derived)
-        count = desired_replicas([reading], self._thresholds, before=most)
+        count = desired_replicas(demands_of(view.derived), self._thresholds, most)
         return None if count is None else float(count)
 
     def _keep(self, open_: _Open, point: _Point) -> None:

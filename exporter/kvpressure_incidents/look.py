@@ -38,12 +38,16 @@ def look_back(server: Server, question: Question, progress: Progress, *, workers
         look = _Look(server, question, progress, client)
         look.discover()
         look.screen()
-        look.query_alerts()
-        look.query_exporter()
+        alerts_read, whole = look.by_day("alerts", "alerts of kvpressure were not read", alerts.read_page)
+        fired = alerts.recorded(alerts_read) if whole else None
+        # An exporter's verdicts, where there was one; the engines' own series are enough without.
+        read = partial(reported.read_page, known=reported.known_names(discovered.target for discovered in look.found))
+        unread = "not all of an exporter's verdicts were read"
+        verdicts, _ = look.by_day("the exporter's verdicts", unread, read)
         tasks = list(look.tasks())
         answers = look.follow(tasks, workers)
         look.warnings += client.warnings
-    return look.document(tasks, answers)
+    return look.document(tasks, answers, fired, verdicts)
 
 
 @dataclass(slots=True)
@@ -54,87 +58,63 @@ class _Look:
     question: Question
     progress: Progress
     client: Prometheus
-    spelled: list[Spelled] = field(default_factory=list)
-    targets: list[tuple[Spelled, Discovered]] = field(default_factory=list)
+    targets: dict[Spelled, list[Discovered]] = field(default_factory=dict)
     suspects: dict[Target, list[Span]] = field(default_factory=dict)
     pools: dict[Target, Pool] = field(default_factory=dict)
     """The pools of the targets behind a gateway."""
-    alerts: alerts.Recorded | None = None
-    """None where they could not be read."""
     roles: dict[Target, str] = field(default_factory=dict)
     gpus: dict[Target, str] = field(default_factory=dict)
     declared: Declared = field(default_factory=dict)
-    reported: dict[reported.Key, list[reported.Reported]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+
+    @property
+    def found(self) -> list[Discovered]:
+        """The targets in every spelling."""
+        return list(itertools.chain(*self.targets.values()))
 
     def discover(self) -> None:
         """Find the targets, what else is known of them, and the gateways before them."""
-        selection = self.question.selection
-        self.spelled = names_there(self.client, selection, self.question.span)
-        if not self.spelled:
+        client, selection, span = self.client, self.question.selection, self.question.span
+        spelled = names_there(client, selection, span)
+        if not spelled:
             chosen = f" with {selection.matchers}" if selection.matchers else ""
             raise PrometheusError(
                 f"the Prometheus has no series of an engine ({ASSUMED.table.prefix}...){chosen} in that time; "
                 "check --cluster, --selector, --since and --until, and that the engines are scraped",
             )
-        for spelled in self.spelled:
-            known = {(discovered.runtime, discovered.target) for _, discovered in self.targets}
-            there = targets_there(self.client, spelled, selection, self.question.span)
+        for names in spelled:
+            known = {(discovered.runtime, discovered.target) for discovered in self.found}
+            there = targets_there(client, names, selection, span)
             # A target that has series in several spellings is read in all of them at once.
-            self.targets += [(spelled, each) for each in there if (each.runtime, each.target) not in known]
-        self.declared = declared_there(self.client, self.question.span)
-        self.roles = self._known("roles of engines", roles_there)
-        self.gpus = self._known("GPUs", gpus_there)
-        self.discover_gateways()
-
-    def discover_gateways(self) -> None:
-        """Find the gateways before the targets."""
-        targets = [discovered.target for _, discovered in self.targets]
-        try:
-            pools = pools_there(self.client, self.question.span)
-        except PrometheusError as error:
-            self.warnings.append(f"queues of gateways were not read: {error.sentence}")
-            return
+            self.targets[names] = [each for each in there if (each.runtime, each.target) not in known]
+        targets = [discovered.target for discovered in self.found]
+        self.declared = declared_there(client, span)
+        self.roles = self._read("roles of engines", lambda: roles_there(client, targets, span), {})
+        self.gpus = self._read("GPUs", lambda: gpus_there(client, targets, span), {})
+        pools = self._read("queues of gateways", lambda: pools_there(client, span), list[Pool]())
         self.pools = behind(pools, targets)
         alone = {pool.title for pool in pools} - {pool.title for pool in self.pools.values()}
         self.warnings += [f"gateway of {title}: no engine is known to be behind it" for title in sorted(alone)]
 
-    def _known(
-        self, what: str, query: Callable[[Prometheus, list[Target], Span], dict[Target, str]]
-    ) -> dict[Target, str]:
-        """Return what the Prometheus has besides of each target; a warning where it cannot be read."""
+    def _read(self, what: str, query: Callable[[], T], otherwise: T) -> T:
+        """Return what the Prometheus has besides of the targets; a warning where it cannot be read."""
         try:
-            return query(self.client, [discovered.target for _, discovered in self.targets], self.question.span)
+            return query()
         except PrometheusError as error:
             self.warnings.append(f"{what} were not read: {error.sentence}")
-            return {}
+            return otherwise
 
     def screen(self) -> None:
         """Find the suspects: the stretches in which an incident may be."""
         parts = list(self._screens())
-        by_labels = {discovered.target.labels: discovered.target for _, discovered in self.targets}
+        by_labels = {discovered.target.labels: discovered.target for discovered in self.found}
         for number, (spelled, screen, page) in enumerate(parts):
             self.progress("screening", number, len(parts))
             for labels, spans in screened(self.client, screen, spelled, page):
                 if (target := by_labels.get(tuple(labels))) is not None:
                     self.suspects.setdefault(target, []).extend(Span(*span) for span in spans)
         self.progress("screening", len(parts), len(parts))
-        self.screen_gateways()
-
-    def _screens(self) -> Iterator[tuple[Spelled, Screen, Span]]:
-        """Yield the queries of the screens, page by page."""
-        question = self.question
-        for spelled in self.spelled:
-            targets = [discovered for own, discovered in self.targets if own is spelled]
-            interval = slowest(targets, LONGEST_STEP_SECONDS)
-            # Two settings mostly have the same screens: each is queried once.
-            every = (screens(spelled, question.selection, interval, limits) for limits in question.settings)
-            for screen in dict.fromkeys(itertools.chain.from_iterable(every)):
-                for page in pages(question.span, screen.step, screen.page_seconds):
-                    yield spelled, screen, page
-
-    def screen_gateways(self) -> None:
-        """Add the stretches in which requests waited at a gateway to the suspects."""
+        # Those in which requests waited at a gateway.
         for pool in dict.fromkeys(self.pools.values()):
             targets = [target for target, own in self.pools.items() if own == pool]
             for page in pages(self.question.span, QUEUE_STEP, 7 * DAY_SECONDS):
@@ -143,21 +123,18 @@ class _Look:
                     for target in targets:
                         self.suspects.setdefault(target, []).extend(waited)
 
-    def query_alerts(self) -> None:
-        """Query which alerts of kvpressure fired, where the Prometheus evaluates its rules."""
-        answers, whole = self._by_day("alerts", "alerts of kvpressure were not read", alerts.read_page)
-        self.alerts = alerts.recorded(answers) if whole else None
+    def _screens(self) -> Iterator[tuple[Spelled, Screen, Span]]:
+        """Yield the queries of the screens, page by page."""
+        question = self.question
+        for spelled, targets in self.targets.items():
+            interval = slowest(targets, LONGEST_STEP_SECONDS)
+            # Two settings mostly have the same screens: each is queried once.
+            every = (screens(spelled, question.selection, interval, limits) for limits in question.settings)
+            for screen in dict.fromkeys(itertools.chain.from_iterable(every)):
+                for page in pages(question.span, screen.step, screen.page_seconds):
+                    yield spelled, screen, page
 
-    def query_exporter(self) -> None:
-        """Query an exporter's verdicts, where there was one; the engines' own series are enough without."""
-        read = partial(
-            reported.read_page, known=reported.known_names(discovered.target for _, discovered in self.targets)
-        )
-        unread = "not all of an exporter's verdicts were read"
-        answers, _ = self._by_day("the exporter's verdicts", unread, read)
-        self.reported = reported.troubles(answers, self.question.thresholds.verdict.incident_gap_seconds)
-
-    def _by_day(self, what: str, unread: str, read: Callable[[Prometheus, Span], Rows]) -> tuple[list[Rows], bool]:
+    def by_day(self, what: str, unread: str, read: Callable[[Prometheus, Span], Rows]) -> tuple[list[Rows], bool]:
         """Return what was read day by day, and whether all was; a warning where not."""
         days, answers = list(pages(self.question.span, reported.EVERY_SECONDS, DAY_SECONDS)), list[Rows]()
         for number, day in enumerate(days):
@@ -172,7 +149,7 @@ class _Look:
     def tasks(self) -> Iterator[Task]:
         """Yield the targets to read sample by sample, with their stretches."""
         question = self.question
-        for _, discovered in self.targets:
+        for discovered in self.found:
             target = discovered.target
             if suspects := joined(self.suspects.get(target, []), 0.0):
                 spans = stretches(suspects, question.span, LEAD_SECONDS, TAIL_SECONDS)
@@ -205,20 +182,36 @@ class _Look:
             in_parallel(tasks, workers, finished)
         return [answers[task.discovered.runtime, task.discovered.target] for task in tasks]
 
-    def document(self, tasks: Sequence[Task], answers: Sequence[Json]) -> Json:
-        """Return everything as one document; the answers are those of the tasks, in their order."""
+    def document(
+        self,
+        tasks: Sequence[Task],
+        answers: Sequence[Json],
+        fired: alerts.Recorded | None,
+        verdicts: Sequence[Rows],
+    ) -> Json:
+        """Return everything as one document; the answers are those of the tasks, in their order.
+
+        `fired` is None where alerts could not be read, `verdicts` are an exporter's.
+        """
+        question = self.question
         answers = [task.discovered.selected(answer) for task, answer in zip(tasks, answers, strict=True)]
         warnings = itertools.chain(self.warnings, *(answer["warnings"] for answer in answers))
         return {
             "schema_version": VERSION,
             "kind": "incidents",
             "kvpressure": __version__,
-            **self._asked(),
-            "targets": len(self.targets),
+            "prometheus": self.server.url,
+            "selector": question.selection.matchers,
+            "since": question.span.start,
+            "until": question.span.end,
+            "thresholds": question.thresholds.hash,
+            "shortest_seconds": question.shortest_seconds,
+            "targets": len(self.found),
             "targets_read": len(tasks),
             "seconds_read": round(sum(span.seconds for task in tasks for span, _ in task.stretches), 3),
             "samples_read": sum(answer["samples"] for answer in answers),
-            **self._judged(answers),
+            **self._judged(answers, fired, verdicts),
+            "has_rules": None if fired is None else fired.any,
             "unjudged": [row for answer in answers for row in answer["unjudged"]],
             "unread": [
                 {"target": task.discovered.target.name, "why": answer["unread"]}
@@ -228,33 +221,22 @@ class _Look:
             "warnings": list(dict.fromkeys(warnings)),
         }
 
-    def _asked(self) -> Json:
-        return {
-            "prometheus": self.server.url,
-            "selector": self.question.selection.matchers,
-            "since": self.question.span.start,
-            "until": self.question.span.end,
-            "thresholds": self.question.thresholds.hash,
-            "shortest_seconds": self.question.shortest_seconds,
-        }
-
-    def _judged(self, answers: Sequence[Json]) -> Json:
+    def _judged(self, answers: Sequence[Json], fired: alerts.Recorded | None, verdicts: Sequence[Rows]) -> Json:
         """Return the incidents, with what alerts and an exporter said of them, and what else an exporter said."""
-        question = self.question
+        question, targets = self.question, [discovered.target for discovered in self.found]
         incidents = [incident for answer in answers for incident in answer["incidents"]]
         others = [incident for answer in answers for listed in answer["others"] for incident in listed]
-        targets = [discovered.target for _, discovered in self.targets]
-        if self.alerts is not None and self.alerts.any:
-            alerts.attach(incidents, self.alerts, targets, question.span.end)
-        alone = reported.attach(incidents, self.reported, targets, question.shortest_seconds)
-        reported.attach(others, self.reported, targets, question.shortest_seconds)
-        chosen = frozenset[tuple[str, str]]().union(*(discovered.engines or () for _, discovered in self.targets))
+        if fired is not None and fired.any:
+            alerts.attach(incidents, fired, targets, question.span.end)
+        said = reported.troubles(verdicts, question.thresholds.verdict.incident_gap_seconds)
+        alone = reported.attach(incidents, said, targets, question.shortest_seconds)
+        reported.attach(others, said, targets, question.shortest_seconds)
+        chosen = frozenset[tuple[str, str]]().union(*(discovered.engines or () for discovered in self.found))
         incidents.sort(key=_by_time)
         return {
             "incidents": incidents,
             "exporter_alone": [row for row in alone if not chosen or (row["model_name"], row["engine"]) in chosen],
             "backtest": question.other and compared(question.thresholds, incidents, question.other, others),
-            "has_rules": None if self.alerts is None else self.alerts.any,
         }
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.detection.all_alerts import RightScore
-from bench.detection.around import DIFFER, NO_ROOM, OOM, SOURCE, Around, _right, episodes
+from bench.detection.around import DIFFER, NO_ROOM, OOM, SOURCE, Around, RightScore, _right, episodes
 from bench.detection.rules import firing
 
 

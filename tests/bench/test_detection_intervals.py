@@ -8,13 +8,11 @@ import re
 import pytest
 
 from bench.detection.judge import Outcome
-from bench.detection.pages import Series, page_series
 from bench.detection.rules import INTERVALS, RuleScore, compared, samples, unbeaten
 from bench.detection.score import KV, Second
-from bench.detection.shipped import ALERT_VLLM_ONLY, named_by, shipped, vllm_only
-from bench.detection.shown import Scrape
+from bench.detection.shipped import ALERT_VLLM_ONLY, MEMORY, TODAY, named_by, shipped, vllm_only
+from bench.detection.shown import Scrape, Series, page_series
 from bench.detection.table import intervals_table
-from bench.detection.today import MEMORY, TODAY
 from kvpressure.bundle.options import VLLM_ONLY
 from kvpressure.model.samples import EngineSample
 from tests.support.tools import need

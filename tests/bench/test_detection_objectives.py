@@ -6,9 +6,9 @@ import json
 import re
 
 from bench.detection import objectives
-from bench.detection.long import long_scenario, seeds
+from bench.detection.episodes import long_scenario, seeds
+from bench.detection.others import MAY, MUST, NOT
 from bench.detection.prometheus import STEP_SECONDS
-from bench.detection.rights import MAY, MUST, NOT
 from bench.simulator.service import SimulatedServer
 from bench.written import ACCURACY, mark
 from kvpressure.config.thresholds import load_thresholds

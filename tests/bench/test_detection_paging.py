@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from bench.detection.all_alerts import RESTARTING, RightScore
-from bench.detection.episodes import long_specs
+from bench.detection.around import RESTARTING, RightScore
+from bench.detection.episodes import RESTARTS, long_scenario, long_specs, restart_times
 from bench.detection.judge import Outcome
-from bench.detection.long import RESTARTS, long_scenario, restart_times
 from bench.detection.paging import PageScore, chosen, pages_table, summary
 from bench.detection.rules import CONTAINER_RESTARTS, Firing, firing, samples
 from bench.detection.score import KV, Second
+from bench.detection.shipped import Rule
 from bench.detection.shown import Scrape
-from bench.detection.today import Rule
 from bench.simulator.scenarios import CAUSES
 
 CALM, PRESSED = frozenset({"healthy"}), frozenset({KV})

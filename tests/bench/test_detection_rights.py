@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.detection import objectives, others
-from bench.detection.rights import MAY, MUST, NOT, NOT_SCORED, RIGHTS, Tick, judged
+from bench.detection.others import MAY, MUST, NOT, NOT_SCORED, RIGHTS, Tick, judged
 from bench.detection.rules import INTERVALS, RuleScore
 from bench.detection.score import KV
 from bench.detection.shipped import vllm_only

@@ -109,7 +109,7 @@ def test_scores_add_up() -> None:
     for parts in ((80, HEALTHY, "healthy"), (20, HEALTHY, "stuck")):
         total.add(score_track(track(parts)))
     assert total.accuracy("healthy") == 0.8
-    assert total.seconds("healthy") == 100
+    assert total.confusion.total() == 100
     assert total.delay_quantile(0.5) is None
 
 

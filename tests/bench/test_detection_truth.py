@@ -9,11 +9,9 @@ from dataclasses import replace
 import pytest
 
 from bench.detection.truth import accepted, accepted_series, observed
-from bench.simulator.cases import CASES, case, engine_of
-from bench.simulator.config import EngineConfig
+from bench.simulator.config import TINY_CPU, EngineConfig
 from bench.simulator.load import ClosedLoop, Fault, Lengths, Phase, Traffic
-from bench.simulator.profiles import TINY_CPU
-from bench.simulator.scenarios import CAUSES
+from bench.simulator.scenarios import CASES, CAUSES, case, engine_of
 from bench.simulator.service import Scenario, SimulatedServer
 
 NOTHING = dict.fromkeys(("kv", "cap", "both", "budget", "paused", "work", "behind"), 0.0) | {"present": 1.0}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.fleet.server import configuration
+from bench.fleet.__main__ import configuration
 from kvpressure.exposition.profile import Profile
 from tests.support import built
 

@@ -12,11 +12,9 @@ from functools import cache
 
 import pytest
 
-from bench.simulator.config import EngineConfig
+from bench.simulator.config import TINY_CPU, TINY_CPU_0_12, EngineConfig
 from bench.simulator.load import ClosedLoop, Lengths, Phase, Traffic
-from bench.simulator.profiles import TINY_CPU, TINY_CPU_0_12
-from bench.simulator.service import Scenario
-from bench.simulator.trace import frames
+from bench.simulator.service import Scenario, SimulatedServer, frames
 from tests.support.tools import FIXTURES
 
 TRACES = FIXTURES / "traces"
@@ -151,7 +149,8 @@ def length(case: Case) -> int:
 def simulated(case: Case, seed: int) -> Means:
     last = case.last or length(case)
     plan = Scenario(case.trace, case.engine, tuple(stretch.phase() for stretch in case.load))
-    rows = [(frame["t"], frame["page"]) for _, frame in zip(range(last), frames(plan, seed), strict=False)]
+    played = zip(range(last), frames(SimulatedServer(plan, seed)), strict=False)
+    rows = [(frame["t"], frame["page"]) for _, frame in played]
     return means(rows[case.first :], case.engine.ranks)
 
 

@@ -7,20 +7,17 @@ import lzma
 import re
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client.parser import text_string_to_metric_families
 
-from bench.simulator import SCENARIOS, SimulatedServer, scenario, write_trace
-from bench.simulator.config import EngineConfig
+from bench.simulator.config import H100, LLAMA_8B, TINY_CPU, TINY_CPU_0_12, EngineConfig, gpu_engine
 from bench.simulator.load import ClosedLoop, Lengths, Phase, Traffic
-from bench.simulator.profiles import H100, LLAMA_8B, MI300X, TINY_CPU, TINY_CPU_0_12, gpu_engine
-from bench.simulator.scenarios import CAUSES, episode
-from bench.simulator.server import filter_page, scaled_clock, simulator_app
-from bench.simulator.service import Scenario
-from bench.simulator.text import number
+from bench.simulator.scenarios import CAUSES, demo, episode
+from bench.simulator.server import scaled_clock, simulator_app
+from bench.simulator.service import Scenario, SimulatedServer, frames
+from tests.support.servers import restrict
 from tests.support.tools import FIXTURES
 
 CHAT = Traffic(Lengths(50, "normal", 0.2), Lengths(100, "normal", 0.2))
@@ -99,21 +96,6 @@ def test_a_multi_process_page_hides_the_scheduler_until_the_first_request() -> N
     assert b"process_" not in page
 
 
-def test_a_sleeping_engine_says_so() -> None:
-    server = SimulatedServer(Scenario("test", TINY_CPU, (Phase("asleep", 5.0, (), "sleep"), Phase("idle", 5.0))), 1)
-    line = b'vllm:engine_sleep_state{engine="0",model_name="tiny",sleep_state="%s"} %s'
-    assert line % (b"weights_offloaded", b"1.0") in server.page(server.start + 1)
-    assert line % (b"awake", b"1.0") in server.page(server.start + 6)
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0, "0.0"), (63.5, "63.5"), (123456.0, "123456.0"), (1073765, "1.073765e+06"), (2181292032, "2.181292032e+09")],
-)
-def test_numbers_look_like_prometheus_client_s(value: float, text: str) -> None:
-    assert number(value) == text
-
-
 # -- HTTP
 
 
@@ -155,8 +137,8 @@ async def test_a_restarting_server_answers_503() -> None:
 
 def test_the_filter_matches_whole_sample_names_only() -> None:
     page = b"# HELP a A.\n# TYPE a counter\na_total 1.0\na_total_x 2.0\n"
-    assert filter_page(page, ["a_total"]) == b"# HELP a A.\n# TYPE a counter\na_total 1.0\n"
-    assert filter_page(page, ["a"]) == b""
+    assert restrict(page, ["a_total"]) == b"# HELP a A.\n# TYPE a counter\na_total 1.0\n"
+    assert restrict(page, ["a"]) == b""
 
 
 def test_a_scaled_clock_runs_faster_than_the_real_one() -> None:
@@ -179,19 +161,6 @@ def test_gpu_memory_is_high_on_an_idle_server_and_utilization_follows_the_load()
     assert 0.92 < (idle[0].memory_used_bytes or 0) / (idle[0].memory_total_bytes or 1) < 0.95
     assert sum(busy.utilization[-20:]) / 20 > 0.7
     assert 0 < (busy.tensor_active_ratio or 0) < (busy.dram_active_ratio or 0) <= (busy.sm_active_ratio or 1)
-
-
-def test_utilization_can_be_misleadingly_high() -> None:
-    def mean(report: str) -> float:
-        engine = gpu_engine(LLAMA_8B, MI300X, host_seconds=0.03)
-        assert engine.gpu is not None
-        engine = replace(engine, gpu=replace(engine.gpu, report=report))
-        server = SimulatedServer(Scenario("test", engine, (Phase("healthy", 9.0, (ClosedLoop(CHAT, 2),)),)), 1)
-        samples = server.gpus(server.start + 8.0)[0].utilization[6:]
-        return sum(samples) / len(samples)
-
-    assert mean("kernel") < 0.3
-    assert mean("always_busy") == 1.0
 
 
 def test_an_engine_without_a_gpu_shows_none() -> None:
@@ -227,7 +196,7 @@ def averages(plan: Scenario, seed: int, skip: float = 20.0) -> list[dict[str, fl
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_demo_collapses_with_memory_high_and_compute_low_and_recovers(seed: int) -> None:
-    idle, healthy, _, _, collapsed, recovered = averages(scenario("demo"), seed)
+    idle, healthy, _, _, collapsed, recovered = averages(demo(), seed)
     assert idle["running"] == 0
     assert all(phase["memory"] > 0.92 for phase in (idle, healthy, collapsed, recovered))
     assert healthy["running"] > 12
@@ -260,22 +229,13 @@ def test_an_episode_causes_what_its_label_says(cause: str, seed: int) -> None:
     }[cause], middle
 
 
-def test_every_scenario_has_a_name_and_unknown_ones_are_refused_with_the_list() -> None:
-    assert set(SCENARIOS) == {"demo", *CAUSES}
-    with pytest.raises(ValueError, match="no scenario 'nope': there are compute_bound"):
-        scenario("nope")
-
-
-def test_a_written_trace_has_time_label_page_and_gpus_and_no_lines_while_the_server_is_down(tmp_path: Path) -> None:
+def test_a_trace_has_time_label_page_and_gpus_and_no_lines_while_the_server_is_down() -> None:
     phases = (
         Phase("healthy", 3.0, (ClosedLoop(CHAT, 3),)),
         Phase("restarting", 2.0, (), "restart"),
         Phase("idle", 3.0),
     )
-    lines = write_trace(Scenario("test", gpu_engine(LLAMA_8B, H100), phases), 1, tmp_path / "trace.jsonl.xz")
-    with lzma.open(tmp_path / "trace.jsonl.xz", "rt") as file:
-        rows = [json.loads(line) for line in file]
-    assert lines == len(rows) == 6
+    rows = list(frames(SimulatedServer(Scenario("test", gpu_engine(LLAMA_8B, H100), phases), 1)))
     assert [row["label"] for row in rows] == ["healthy"] * 3 + ["idle"] * 3
     assert set(rows[0]) == {"t", "label", "page", "gpus"}
     card = {"uuid", "index", "name", "vendor"}

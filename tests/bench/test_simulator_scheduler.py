@@ -9,12 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.simulator.blocks import BlockPool
-from bench.simulator.config import EngineConfig
-from bench.simulator.cost import StepWork
+from bench.simulator.config import (
+    H100,
+    LLAMA_8B,
+    LLAMA_70B,
+    TINY_CPU,
+    TINY_CPU_0_12,
+    EngineConfig,
+    StepWork,
+    gpu_engine,
+)
 from bench.simulator.load import ClosedLoop, Lengths, OpenLoop, Phase, Traffic
-from bench.simulator.profiles import H100, LLAMA_8B, LLAMA_70B, TINY_CPU, TINY_CPU_0_12, gpu_engine
-from bench.simulator.scheduler import Rank
+from bench.simulator.scheduler import BlockPool, Rank
 from bench.simulator.service import Scenario, SimulatedServer
 
 TINY_POOL = replace(TINY_CPU, num_blocks=64, max_num_seqs=8, max_num_batched_tokens=256, max_model_len=1500)
@@ -64,7 +70,9 @@ loads = st.builds(
     st.sampled_from([0.0, 0.2]),
 )
 engines = st.builds(
-    lambda reserve, ranks, base: replace(base, reserve_full_prompt=reserve, ranks=ranks, api_servers=ranks),
+    lambda reserve, ranks, base: replace(
+        base, reserve_full_prompt=reserve, ranks=ranks, api_servers=ranks if base.version == "0.32.0" else 1
+    ),
     st.booleans(),
     st.integers(1, 2),
     st.sampled_from(

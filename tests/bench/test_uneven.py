@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bench.scaling.routers import ROUTERS, where_it_fits
+from bench.scaling.replica import ROUTERS, where_it_fits
 from bench.scaling.shapes import Request
-from bench.uneven.judge import ALERTS, MINUTES, at_edge, owed, said, uneven
-from bench.uneven.traffic import HELD_OUT, TRAFFIC
+from bench.uneven.__main__ import ALERTS, MINUTES, at_edge, owed, said, uneven
+from bench.uneven.play import HELD_OUT, TRAFFIC
 
 
 class _Replica:

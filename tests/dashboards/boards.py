@@ -1,7 +1,5 @@
 """The generated dashboards as Grafana reads them: panels, queries and variables, and how it fills variables in."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping

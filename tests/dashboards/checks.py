@@ -1,7 +1,5 @@
 """What is asked of every query, collected over a whole run."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any

@@ -3,14 +3,13 @@
 Everything comes from the exporter's own code: simulated servers through its pipeline, its records, its page.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
 
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from bench.simulator.load import Label
@@ -206,10 +205,5 @@ async def serving() -> AsyncIterator[str]:
 
     app = web.Application()
     app.router.add_get("/metrics", metrics)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with TestServer(app) as server:
+        yield f"127.0.0.1:{server.port}"

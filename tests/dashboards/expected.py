@@ -1,7 +1,5 @@
 """Which queries have data in which phase of the demo. A query that is not named has data in all of them."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from tests.dashboards.boards import BoardQuery

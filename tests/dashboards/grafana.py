@@ -1,7 +1,5 @@
 """Asks Prometheus what Grafana would ask: variables in their order, then the queries of every panel."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

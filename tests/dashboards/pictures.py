@@ -1,7 +1,5 @@
 """Draws a dashboard from what its queries answered: the layout, colours and lines of its JSON, no Grafana."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence

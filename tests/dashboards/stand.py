@@ -1,7 +1,5 @@
 """The demo and a page with everything else, under Debian's Prometheus with the committed rules."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time

@@ -1,7 +1,5 @@
 """What every dashboard must keep: series that exist, queries that parse, words on every panel, one palette."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -16,6 +14,8 @@ from dashboards.looks import CODES, REQUESTS_PER_SECOND, SERIES, TIMES, TOKENS_P
 from dashboards.variables import engine_variables
 
 from dashboards import capacity, engine, exporter, fleet
+from kvpressure.bundle.dashboards import dashboards
+from kvpressure.bundle.options import VLLM_ONLY as FLAVOUR
 from kvpressure.bundle.options import Options
 from kvpressure.bundle.rules import BOARDS, links
 from kvpressure.config.thresholds import load_thresholds
@@ -28,8 +28,11 @@ from tests.support.colours import DEFICIENCIES, lab
 from tests.support.rules import known_series, recorded, selectors
 
 LOADED = {uid: load(uid) for uid in UIDS}
+ON_VLLM = json.loads(dashboards(Options(load_thresholds(), selector="", flavour=FLAVOUR))["kvpressure-vllm-only"])
+"""The board on vLLM's own series."""
 ASKED = [query for board in LOADED.values() for query in queries(board)]
 PANELS = [(uid, panel) for uid, board in LOADED.items() for panel in panels(board)]
+EVERY_PANEL = [*PANELS, *(("kvpressure-vllm-only", panel) for panel in panels(ON_VLLM))]
 PROMETHEUS_OWN = {
     "up": {"target"},
     "ALERTS": {"alertname", "alertstate", "severity", "target", "namespace", "pod", "model_name", "engine"},
@@ -44,9 +47,10 @@ COLOUR = re.compile(
 
 each_query = pytest.mark.parametrize("query", ASKED, ids=str)
 each_panel = pytest.mark.parametrize(
-    ("uid", "panel"), PANELS, ids=lambda it: it if isinstance(it, str) else it["title"]
+    ("uid", "panel"), EVERY_PANEL, ids=lambda it: it if isinstance(it, str) else it["title"]
 )
 each_board = pytest.mark.parametrize("board", LOADED.values(), ids=UIDS)
+every_board = pytest.mark.parametrize("board", [*LOADED.values(), ON_VLLM], ids=lambda board: board["uid"])
 
 
 def plain(text: str, board: dict[str, Any]) -> str:
@@ -158,7 +162,7 @@ def test_every_panel_has_a_unit_legends_and_the_chosen_data_source(uid: str, pan
         assert target["datasource"] == source
 
 
-@each_board
+@every_board
 def test_titles_and_ids_tell_panels_apart_and_panels_do_not_overlap(board: dict[str, Any]) -> None:
     every = [inner for panel in board["panels"] for inner in (panel, *panel.get("panels", ()))]
     assert [panel["id"] for panel in every] == list(range(1, len(every) + 1))
@@ -217,7 +221,7 @@ def test_alerts_fill_in_variables_that_the_dashboard_has(component: str) -> None
     assert set(re.findall(r"var-(\w+)=", url)) <= names
 
 
-@each_board
+@every_board
 def test_time_refresh_tags_and_links_follow_the_conventions(board: dict[str, Any]) -> None:
     assert board["time"] == {"from": "now-1h", "to": "now"}
     assert (board["refresh"], board["tags"], board["editable"]) == ("30s", ["kvpressure"], True)
@@ -260,7 +264,7 @@ def test_an_engine_that_lacks_labels_is_matched_by_all() -> None:
 # --- what dashboard-linter asks for, where it cannot be built
 
 
-@each_board
+@every_board
 def test_the_linters_other_rules_hold(board: dict[str, Any]) -> None:
     source = board["templating"]["list"][0]
     assert (source["type"], source["name"], source["label"]) == ("datasource", "datasource", "Data source")
@@ -279,7 +283,7 @@ def test_the_linter_is_excused_from_rules_on_job_and_instance_alone_and_told_why
 # --- colours and thresholds
 
 
-@each_board
+@every_board
 def test_every_colour_is_of_the_palette(board: dict[str, Any]) -> None:
     allowed = {look.fill for look in CAUSES.values()} | set(SERIES)
     assert set(COLOUR.findall(json.dumps(board))) <= allowed

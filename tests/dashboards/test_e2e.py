@@ -1,7 +1,5 @@
 """Every query of every dashboard, asked of a real Prometheus that has seen an incident (`make e2e-dashboards`)."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Grafana's own linter, where it could be built (`make e2e-dashboards`)."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

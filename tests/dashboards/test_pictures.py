@@ -1,7 +1,5 @@
 """What `make e2e-dashboards` stands on: variables filled in as Grafana does, and pictures that tell the truth."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a dashboard costs a Prometheus that holds an hour of 10 000 engines (`make e2e-dashboards`)."""
 
-from __future__ import annotations
-
 import subprocess
 import time
 from collections.abc import Iterable, Iterator

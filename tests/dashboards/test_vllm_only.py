@@ -1,25 +1,20 @@
 """The board on vLLM's own series: what it asks for exists in some version, and it keeps what every board keeps."""
 
-from __future__ import annotations
-
 import json
 import re
 
 import pytest
 from dashboards.board import text_of
-from dashboards.looks import REQUESTS_PER_SECOND, SERIES, TOKENS_PER_SECOND
 
 from dashboards import vllm_only
 from kvpressure.bundle import Options
 from kvpressure.bundle.dashboards import dashboards
 from kvpressure.bundle.options import VLLM_ONLY
 from kvpressure.config.thresholds import load_thresholds
-from kvpressure.model.catalogue import CATALOGUE as CAUSES
 from tests.dashboards.boards import filled, panels, queries, variables
 from tests.support.rules import known_vllm_series, selectors
 
 OWN = 'job="vllm"'
-UNITS = {"short", "percentunit", "s", REQUESTS_PER_SECOND, TOKENS_PER_SECOND}
 
 
 def board(selector: str = "") -> dict:
@@ -40,6 +35,7 @@ def plain(text: str) -> str:
 def test_it_is_the_only_board_of_its_flavour() -> None:
     assert set(dashboards(Options(load_thresholds(), selector="", flavour=VLLM_ONLY))) == {BOARD["uid"]}
     assert "kvpressure-vllm-only" not in dashboards(Options(load_thresholds()))
+    assert len(list(panels(BOARD))) == 19
 
 
 @each_query
@@ -71,28 +67,8 @@ def test_counters_are_read_as_rates_over_an_interval_that_grafana_chooses() -> N
             assert query.expr.count("[$__rate_interval]") >= 1
 
 
-def test_panels_have_words_units_and_places_of_their_own() -> None:
-    titles = [panel["title"] for panel in panels(BOARD)]
-    assert len(titles) == len(set(titles)) == 19
-    cells: set[tuple[int, int]] = set()
-    for panel in BOARD["panels"]:
-        at = panel["gridPos"]
-        covered = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
-        assert at["x"] + at["w"] <= 24
-        assert not covered & cells, panel["title"]
-        cells |= covered
-    for panel in panels(BOARD):
-        assert panel["description"].endswith(".")
-        if panel["type"] != "text":
-            assert panel["fieldConfig"]["defaults"]["unit"] in UNITS
-            assert all(target["legendFormat"] for target in panel["targets"])
-
-
-def test_colours_are_of_the_palette_and_lines_begin_at_thresholds() -> None:
-    text = text_of(vllm_only.board())
-    allowed = {look.fill for look in CAUSES.values()} | set(SERIES)
-    assert set(re.findall(r'"(#[0-9a-fA-F]{3,8})"', text)) <= allowed
-    for panel in panels(json.loads(text)):
+def test_lines_begin_at_thresholds() -> None:
+    for panel in panels(json.loads(text_of(vllm_only.board()))):
         values = re.findall(r'"value": ([^,}]+), "color"', json.dumps(panel.get("fieldConfig", {})))
         assert all(value == "null" or "limits." in value or float(value) == 1 for value in values), panel["title"]
         expressions = " ".join(target["expr"] for target in panel.get("targets", ()))

@@ -1,7 +1,5 @@
 """Values as a panel shows them: texts, colours, stretches of the same state, rows of a table."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

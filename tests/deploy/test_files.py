@@ -1,7 +1,5 @@
 """The Dockerfile, the systemd unit and the autoscaling examples, as far as they can be checked without running them."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

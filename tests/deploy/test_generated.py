@@ -1,7 +1,5 @@
 """What is generated under deploy/ is what its sources say; deploy/manifests is sound also where there is no helm."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """What `make e2e-image` judges an image by, on small trees; no container engine is needed."""
 
-from __future__ import annotations
-
 import configparser
 import re
 import zipfile

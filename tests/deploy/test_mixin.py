@@ -1,7 +1,5 @@
 """The mixin, rendered by go-jsonnet, is what `kvpressure generate` writes with the same choices."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The kubectl plugin's archive and krew manifest, without an index: what pip would install is written by hand."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What a release is made with: archives, bill of materials, the stored audit. No test asks the internet anything."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import importlib.metadata

@@ -1,7 +1,5 @@
 """What the example of remote write in docs/scaling.md keeps: every series that an alert uses."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The PodMonitor and the example scrape configurations in a real Prometheus: the labels that series end up with."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import functools

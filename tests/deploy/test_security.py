@@ -1,7 +1,5 @@
 """What the pods may do, for every combination of switches: as little as each switch needs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """One version everywhere: the script that a release rests on, on this checkout and on broken copies of it."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

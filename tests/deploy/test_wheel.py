@@ -3,8 +3,6 @@
 It asks a package index for what the wheel needs, so it is no part of `make test`; what it takes is printed.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

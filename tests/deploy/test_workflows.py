@@ -1,7 +1,5 @@
 """The workflows that test and release: what they run is pinned, and they may do no more than they need."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The generated Alertmanager example in Debian's Alertmanager: who is told what, and what mutes what."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An incident, told by the generated rules and the Alertmanager example to a webhook, in real time (`make e2e`)."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import textwrap
@@ -72,7 +70,6 @@ def check_order(watcher: Watcher) -> None:
     assert before + fired == [], "an idle engine with a full GPU, or a healthy one, is nothing to tell anybody"
     hook = watcher.hook
     warned, woken = hook.got("firing", *WARNING), hook.got("firing", *CRITICAL)
-    assert woken is not None
     assert woken.path == "page"
     assert watcher.began("collapsed") < woken.t < watcher.began("recovered")
     # A collapse is critical before Alertmanager has gathered a first group: then the page mutes the ticket too.

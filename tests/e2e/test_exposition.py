@@ -1,7 +1,5 @@
 """What a real Prometheus makes of the page: every sample with its value, every family with its type."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """The page at `/` in a real browser."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """The README's blocks for a GPU server and without an exporter, pasted whole, beside a server of recorded pages."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

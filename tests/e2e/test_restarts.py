@@ -5,8 +5,6 @@ engines change at once; then exporters are restarted, moved to another address o
 restarted again and again (`make e2e`, twenty-five minutes; `RESTARTS_SECONDS` shortens the watch).
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -20,7 +18,7 @@ from typing import Any, Final
 
 import pytest
 
-from bench.simulator.scenarios import scenario
+from bench.simulator.scenarios import demo
 from tests.support import built
 from tests.support.alerting import Webhook, alertmanager, webhook
 from tests.support.incident import Simulated
@@ -90,7 +88,7 @@ class Pressed:
     changed: float | None = None
 
     async def play(self) -> None:
-        whole = scenario("demo")
+        whole = demo()
         phases = [replace(p, seconds=3600.0) if p.label == "kv_cache_pressure" else p for p in whole.phases]
         played = Simulated(replace(whole, phases=tuple(phases)))
         collapse = next(i for i, p in enumerate(phases) if p.label == "kv_cache_pressure")

@@ -4,8 +4,6 @@ promtool renders the generated rules' texts, Debian's Alertmanager posts them wi
 UPDATE_GOLDEN=1 writes the page again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -21,6 +19,7 @@ import aiohttp
 import pytest
 import yaml
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from kvpressure.bundle import Options, bundle_files
 from kvpressure.config.thresholds import load_thresholds
@@ -126,11 +125,8 @@ async def chats(directory: Path, bodies: dict[str, Any]) -> AsyncIterator[tuple[
 
     app = web.Application()
     app.router.add_post("/{path}", receive)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        sink = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async with TestServer(app) as server:
+        sink = f"http://127.0.0.1:{server.port}"
         own = receivers()
         all_of_them = {
             "name": "all",
@@ -145,8 +141,6 @@ async def chats(directory: Path, bodies: dict[str, Any]) -> AsyncIterator[tuple[
         config = {"route": route, "receivers": [all_of_them], "templates": ["kvpressure.tmpl"]}
         async with configured(directory, yaml.safe_dump(config)) as manager:
             yield manager
-    finally:
-        await runner.cleanup()
 
 
 async def posted(directory: Path, *states: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,8 +1,6 @@
 """`incidents` finds the same in Prometheus and in the stores that speak its API: VictoriaMetrics and Thanos Query
 (`make tools-stores`), each a real one that holds the same past."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

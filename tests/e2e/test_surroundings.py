@@ -1,7 +1,5 @@
 """What surrounds an engine on a machine without Kubernetes: its process, its log, the host."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import sys

@@ -1,7 +1,5 @@
 """The whole run; exit code 1 when something is not as it must be, 2 without a run."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

@@ -4,8 +4,6 @@ No registry of images is asked. `debian` has Debian's own Python under /usr; `us
 under /usr/local, as the official image that the Dockerfile names.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

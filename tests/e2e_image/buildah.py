@@ -1,7 +1,5 @@
 """buildah with a storage of its own, so that ending a run is removing one folder."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

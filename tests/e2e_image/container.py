@@ -4,8 +4,6 @@ buildah's chroot isolation cannot start on a read-only root: it makes mount poin
 gate, its root is remounted read-only from outside, and only then its entrypoint runs.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """What is in an image: files against the records of what was installed, and what takes the space."""
 
-from __future__ import annotations
-
 import base64
 import csv
 import hashlib

@@ -1,16 +1,14 @@
 """A simulated engine on loopback, short of KV cache from its first second on, and the settings that poll it."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import yaml
-from aiohttp import web
+from aiohttp.test_utils import TestServer
 
-from bench.simulator.scenarios import scenario
+from bench.simulator.scenarios import episode
 from bench.simulator.server import simulator_app
 from bench.simulator.service import Scenario, SimulatedServer
 
@@ -21,16 +19,11 @@ CAUSE = "kv_cache_pressure"
 @contextlib.asynccontextmanager
 async def engine() -> AsyncIterator[str]:
     """Its address."""
-    episode = scenario(CAUSE, seed=1)
-    (pressed,) = (phase for phase in episode.phases if phase.label == CAUSE)
-    simulated = SimulatedServer(Scenario(CAUSE, episode.engine, (pressed,)), start=time.time())
-    runner = web.AppRunner(simulator_app(simulated, time.time), access_log=None)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    whole = episode(CAUSE, seed=1)
+    (pressed,) = (phase for phase in whole.phases if phase.label == CAUSE)
+    simulated = SimulatedServer(Scenario(CAUSE, whole.engine, (pressed,)), start=time.time())
+    async with TestServer(simulator_app(simulated, time.time)) as server:
+        yield f"http://127.0.0.1:{server.port}"
 
 
 def write_settings(folder: Path, url: str) -> None:

@@ -1,7 +1,5 @@
 """The programs of a run, all of them Debian's, and the processes that are waited for."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence

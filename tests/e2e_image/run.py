@@ -1,7 +1,5 @@
 """One run, for one base: the image is looked into, run, asked and ended."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

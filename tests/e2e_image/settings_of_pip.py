@@ -3,8 +3,6 @@
 They may hold an address with a password: no build argument or variable has them, because an image would keep these.
 """
 
-from __future__ import annotations
-
 import configparser
 import sys
 from ast import literal_eval

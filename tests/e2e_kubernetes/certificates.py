@@ -1,7 +1,5 @@
 """One certificate authority for the whole control plane, made with the openssl command."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The chart, installed by helm into the running API server, and the pod that its DaemonSet would make."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ There is no scheduler, no controller and no kubelet: pods are bound when they ar
 done here, through the API.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Mapping

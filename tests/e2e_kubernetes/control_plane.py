@@ -1,7 +1,5 @@
 """etcd and kube-apiserver as processes of this network namespace, where every port is free."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ssl

@@ -3,8 +3,6 @@
 A pod's read-only root filesystem is this machine's, mounted read-only; the namespaces are this run's own.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

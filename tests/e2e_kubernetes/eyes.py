@@ -1,7 +1,5 @@
 """What must be seen of the exporter, on its pages, sooner or later."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The node's GPUs, and who holds them."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

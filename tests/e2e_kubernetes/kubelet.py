@@ -3,8 +3,6 @@
 Port-forwards are the kubelet's own code (`apiserver/kubelet`), which asks here for the addresses of pods.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the token of the chart's service account may do: its list, and nothing else."""
 
-from __future__ import annotations
-
 from tests.e2e_kubernetes.api import Api, RefusedError
 from tests.e2e_kubernetes.chart import NAMESPACE as MONITORING
 from tests.e2e_kubernetes.chart import RELEASE, Chart

@@ -1,7 +1,5 @@
 """The programs of a run: those built once through the Go module proxy into .tools, and packaged ones."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

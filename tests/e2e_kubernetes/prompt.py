@@ -1,7 +1,5 @@
 """The commands at the prompt that name pods or a cluster, with each real kubectl through the run's own API server."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

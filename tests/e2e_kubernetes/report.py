@@ -1,7 +1,5 @@
 """The timeline of a run: what was done, what had to be seen, and whether and when it was."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import time

@@ -1,7 +1,5 @@
 """One run, inside its namespaces: everything up, the story told, everything down."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import shutil

@@ -1,7 +1,5 @@
 """What happens in a run, chapter by chapter, and what must be seen of it."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Mapping

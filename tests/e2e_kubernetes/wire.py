@@ -1,7 +1,5 @@
 """A wire between the exporter and the API server that can be cut."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 

@@ -1,7 +1,5 @@
 """`python -m tests.e2e_vllm`: every scenario, or those of `--scenario`; exit code 1 when a bar was missed."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

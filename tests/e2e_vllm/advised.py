@@ -5,8 +5,6 @@ gateway would; of N replicas one is run, with its share of the clients. KV in 8 
 is a pool of twice as many blocks. Figures are of `MEASURED_SECONDS` after `WARM_SECONDS`.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

@@ -1,7 +1,5 @@
 """vLLM's own virtual environment and its models, under .cache: made once, then only looked at."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

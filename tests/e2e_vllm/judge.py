@@ -1,7 +1,5 @@
 """Holds a run against the bars: one row per thing that must be so."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

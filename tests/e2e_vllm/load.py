@@ -1,7 +1,5 @@
 """Closed-loop clients: each sends a request, waits for its end, pauses, and sends the next, until cancelled."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random

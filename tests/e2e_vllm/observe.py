@@ -1,7 +1,5 @@
 """Looks once a second at the engine's full page (and keeps it), at the exporter's verdict and at Prometheus' alerts."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

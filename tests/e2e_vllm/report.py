@@ -1,7 +1,5 @@
 """What a run prints: the timeline, the alerts, the verdicts that were wrong, and the bars."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime

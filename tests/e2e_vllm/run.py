@@ -1,7 +1,5 @@
 """One run: servers up, the phases one after the other, our own commands in each of them, servers down."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """The servers of a run: vLLM, the exporter, Prometheus. All on loopback, on ports that were free, and always ended."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """The judge misses a bar that was missed: each test spoils one thing in a run that holds all of them."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from subprocess import PIPE, Popen
@@ -48,31 +46,25 @@ def missed(found: Story) -> list[str]:
     return [row.what.removeprefix("stopped: ") for row in judge(found, Bars()) if not row.held]
 
 
-def test_a_good_run_misses_nothing():
-    assert missed(story()) == []
+SYMPTOM = {"symptoms": {"memory_high": {"text": "Stand still"}}}
+STORIES = {
+    "a good run": (story(), []),
+    "a verdict that comes late": (story(delay=46), ["verdict stuck within 45 s"]),
+    "a verdict that comes late where a phase allows it": (story(replace(PHASE, verdict_seconds=75.0), delay=60), []),
+    "evidence without the words": (story(told=engine("stuck", text="Wrong.")), ['the evidence says "Stand still"']),
+    "the words are those of a symptom": (story(told=engine("stuck", text="") | SYMPTOM), []),
+}
 
 
-def test_a_verdict_that_comes_late():
-    assert missed(story(delay=46))[0] == "verdict stuck within 45 s"
-
-
-def test_a_verdict_that_comes_late_is_in_time_where_a_phase_allows_it():
-    assert missed(story(replace(PHASE, verdict_seconds=75.0), delay=60)) == []
+@pytest.mark.parametrize(("found", "expected"), STORIES.values(), ids=STORIES)
+def test_what_a_story_misses(found, expected):
+    assert missed(found) == expected
 
 
 def test_another_detail_even_for_a_second():
     found = story()
     found.looks[-1] = replace(found.looks[-1], engine=engine("stuck", "looping"))
     assert missed(found) == ["the detail is frozen"]
-
-
-def test_evidence_without_the_words():
-    assert missed(story(told=engine("stuck", text="Something is wrong."))) == ['the evidence says "Stand still"']
-
-
-def test_the_words_may_be_those_of_a_symptom():
-    told = engine("stuck", text="") | {"symptoms": {"memory_high": {"text": "Stand still"}}}
-    assert missed(story(told=told)) == []
 
 
 def test_an_alert_that_fires_late_or_never():
@@ -140,7 +132,6 @@ def test_token_ids_are_found_in_memory_and_in_texts():
     here, gone = (["t7", "t200", "t901", "t555", "t902", "t128"], ["t8", "t201", "t903", "t557", "t904", "t129"])
     keeps = "import array; kept = array.array('I', [7, 200, 901, 555, 902, 128]); print(flush=True); input()"
     with Popen((sys.executable, "-c", keeps), stdin=PIPE, stdout=PIPE) as child:
-        assert child.stdout is not None
         child.stdout.readline()
         assert token_ids.in_memory(child.pid, [here, gone]) == 1
         child.communicate(b"\n")

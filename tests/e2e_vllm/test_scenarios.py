@@ -1,7 +1,5 @@
 """The tables of scenarios are words that others must understand: misspelt ones show after minutes, or never."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

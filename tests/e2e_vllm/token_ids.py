@@ -1,7 +1,5 @@
 """Looks for token ids where none may be: in the memory of a process, and in texts."""
 
-from __future__ import annotations
-
 import re
 import struct
 from collections.abc import Iterator, Sequence

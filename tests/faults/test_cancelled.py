@@ -1,7 +1,5 @@
 """No cancellation gets lost, at whatever moment it comes."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Commands at the prompt that ask an engine whose page is a million series, or one line without an end."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

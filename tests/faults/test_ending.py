@@ -1,7 +1,5 @@
 """SIGTERM in every state the exporter can be in. Bounds are CPU time and counts; real time only ends hangs."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib

@@ -1,7 +1,5 @@
 """What `audit` reads of a tree that somebody else made: nothing outside it, and no variable's value comes out."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The real amdsmi binding in a real child process, against a libamd_smi.so that shows each scenario."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

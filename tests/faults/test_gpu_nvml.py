@@ -1,7 +1,5 @@
 """The real NVML binding in a real child process, against a libnvidia-ml.so.1 that shows each scenario."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 

@@ -1,13 +1,12 @@
 """What the world does to the child process, and what the source makes of it."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
 import subprocess
 import sys
 import time
+from asyncio.subprocess import Process
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,10 +16,9 @@ from kvpressure.config.settings import GpuSettings as Section
 from kvpressure.model.samples import GpuReport
 from kvpressure.net.waiting import cancel
 from kvpressure.sources.gpu import process
-from kvpressure.sources.gpu.backend import EXIT_CODES, GpuSettings, LibraryNotFoundError
+from kvpressure.sources.gpu.backend import FIRST_CODE, NOT_FOUND, REASONS, GpuSettings
 from kvpressure.sources.gpu.process import GpuSource, child_command, child_environment, real_gpus
 from kvpressure.sources.gpu.record import record_gpus
-from kvpressure.sources.gpu.spawn import ChildProcess
 from tests.stubs.world import World, nvidia, report_where, until
 
 
@@ -30,8 +28,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def child_pid(source: GpuSource) -> int:
-    assert source._child is not None
-    return source._child.pid
+    assert source.pid is not None
+    return source.pid
 
 
 def ended(pid: int) -> bool:
@@ -107,7 +105,7 @@ async def test_no_library_is_a_calm_state_without_a_child(world: World) -> None:
         await until(lambda: source.health()[0].reason == "library_not_found", source)
         assert source.health()[0].absent
         assert "libnvidia-ml.so.1 cannot be loaded" in source.health()[0].error
-        await until(lambda: source._child is None, source)
+        await until(lambda: source.pid is None, source)
         assert source.starts == 1
 
 
@@ -130,7 +128,7 @@ async def test_detaching_while_there_is_no_child_postpones_the_next_one(world: W
     async with world.source("nvidia", detach_seconds=60.0) as source:
         await until(lambda: source.health()[0].reason == "driver_not_loaded", source)
         source.detach()
-        await until(lambda: source._child is None, source)
+        await until(lambda: source.pid is None, source)
         starts = source.starts
         await asyncio.sleep(0.3)
         assert source.starts == starts
@@ -148,7 +146,7 @@ async def test_cancelling_ends_the_child(world: World) -> None:
 async def test_cancelling_ends_a_child_that_hangs(world: World) -> None:
     world.show(nvidia(1) | {"call.nvmlInitWithFlags": "hang"})
     async with world.source("nvidia", start_seconds=60.0) as source:
-        await until(lambda: source._child is not None, source)
+        await until(lambda: source.pid is not None, source)
         pid = child_pid(source)
     assert ended(pid)
 
@@ -158,27 +156,29 @@ async def test_a_child_that_cannot_be_killed_is_left_behind_and_not_multiplied(
 ) -> None:
     """As if in uninterruptible sleep: it does not end, whatever it is sent."""
     world.show(nvidia(1) | {"call.nvmlInitWithFlags": "hang"})
-    pids: list[int] = []
+    left: list[Process] = []
 
-    async def stuck(self: ChildProcess, _grace_seconds: float) -> bool:
-        pids.append(self.pid)
+    real = process._end
+
+    async def stuck(child: Process, grace_seconds: float) -> bool:
+        left.append(child)
         return False
 
     with monkeypatch.context() as patch:
-        patch.setattr(ChildProcess, "stop", stuck)
+        patch.setattr(process, "_end", stuck)
         source = GpuSource("nvidia", world.settings(start_seconds=0.05))
         task = asyncio.create_task(source.run())
         await until(lambda: "still stuck" in source.health()[0].error, source)
         assert source.starts == process.MAX_LEFT_BEHIND
-    for child in source._left_behind:
-        await child.stop(0.0)
+    for child in left:
+        await real(child, 0.0)
     world.show(nvidia(1))
     source._settings = world.settings()
     await until(lambda: source.health()[0].up, source)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert all(ended(pid) for pid in pids)
+    assert all(ended(child.pid) for child in left)
 
 
 async def test_a_child_that_cannot_even_start_is_a_failure_and_tried_again(
@@ -276,7 +276,7 @@ def test_a_child_without_a_library_says_so_by_its_code(world: World) -> None:
         assert child.stderr is not None
         last_words = child.stderr.read()  # its input stays open: without a parent it has nothing to say
         child.communicate(timeout=120)
-    assert child.returncode == EXIT_CODES[LibraryNotFoundError]
+    assert child.returncode == FIRST_CODE + REASONS.index(NOT_FOUND)
     assert b"libnvidia-ml.so.1 cannot be loaded" in last_words
 
 

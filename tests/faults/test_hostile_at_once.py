@@ -3,8 +3,6 @@
 `ATTACK_SECONDS=60` attacks for a minute instead of some seconds.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

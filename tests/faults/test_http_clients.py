@@ -1,7 +1,5 @@
 """Whoever can reach the exporter's port: what they may send, and what they get for it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 

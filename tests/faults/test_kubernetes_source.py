@@ -1,7 +1,5 @@
 """The life of engines as the API server tells it: found, moved, restarted, killed, evicted; events; the node."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys
@@ -200,18 +198,6 @@ async def test_a_condition_nobody_has_confirmed_for_long_is_not_told(api: KubeAp
         await until(lambda: view(source).memory_pressure is None)
         await api.start()
         await until(lambda: view(source).memory_pressure is False)
-
-
-async def test_a_pod_that_claims_the_nodes_address_is_not_polled(api: KubeApi, tmp_path: Path) -> None:
-    liar = engine_pod("liar-0", "10.0.0.7")
-    liar["status"]["hostIP"] = "10.0.0.99"
-    host = engine_pod("host-0", "10.0.0.7")
-    host["spec"]["hostNetwork"] = True
-    api.put("pods", liar)
-    api.put("pods", host)
-    async with following(api, tmp_path, node_conditions=True) as source:
-        await until(lambda: view(source).memory_pressure is False and len(view(source).containers) == 2)
-        assert names(source) == ["host-0"]
 
 
 async def test_what_a_pod_asks_for_in_vain_is_told_until_it_is_mended(api: KubeApi, tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Everything the API server can do wrong: what is known stays, the reason is told, and it is followed again."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading

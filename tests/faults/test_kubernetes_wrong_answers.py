@@ -1,7 +1,5 @@
 """What `triage pod/NAME` and `whatif pod/NAME` make of wrong answers that kubectl prints."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import io

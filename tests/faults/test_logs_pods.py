@@ -1,7 +1,5 @@
 """A container's log as the kubelet keeps it: rotated, compressed, restarted, emptied, flooded, gone."""
 
-from __future__ import annotations
-
 import gzip
 import os
 from collections.abc import Iterator
@@ -149,7 +147,6 @@ def test_the_last_words_before_a_restart_are_read_first(kubelet: Kubelet, log: F
     kubelet.says("starting again", "Available KV cache memory: 4.00 GiB", TOKENS)
     assert ooms(log) == 1
     report = log.report()
-    assert report is not None
     assert report.kv_bytes_per_token == 65_536
 
 
@@ -171,7 +168,6 @@ def test_each_start_that_dies_within_a_minute_is_a_death(kubelet: Kubelet, log: 
         kubelet.restarts_container()
     ooms(log)
     report = log.report()
-    assert report is not None
     assert report.counts["engine_dead"] == 2
 
 
@@ -187,7 +183,6 @@ def test_at_first_sight_history_tells_capacity_and_the_last_death_and_counts_not
     kubelet.says("busy")
     assert ooms(log) == 0
     report = log.report()
-    assert report is not None
     assert (report.kv_capacity_tokens, report.kv_bytes_per_token) == (65_536, 131_072)
     assert report.latest["device_oom"] == death
     assert not any(report.counts.values())
@@ -208,7 +203,6 @@ def test_of_a_huge_old_log_only_the_start_and_the_end_are_read(kubelet: Kubelet,
     kubelet.says(*[padding] * (TAIL_BYTES // 1000 + 50), "No available memory for the cache blocks")
     assert ooms(log) == 0
     report = log.report()
-    assert report is not None
     assert set(report.lines) == {"kv_capacity", "kv_exhausted"}
     kubelet.t = START
     kubelet.says(OOM)
@@ -243,7 +237,6 @@ def test_a_damaged_archive_gives_what_can_be_unpacked(kubelet: Kubelet, log: Fol
     kubelet.says(OOM)
     assert ooms(log) == 1
     report = log.report()
-    assert report is not None
     assert report.kv_capacity_tokens == 65_536
 
 

@@ -1,7 +1,5 @@
 """Nothing that is read is ever run: there is no way from data to code in the package."""
 
-from __future__ import annotations
-
 import ast
 import os
 import pickle
@@ -17,7 +15,7 @@ UNSAFE_IMPORTS = {"pickle", "marshal", "shelve", "dill", "runpy", "code", "cloud
 UNSAFE_CALLS = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "yaml.load", "yaml.unsafe_load"}
 # Who starts a program, and why: a child that asks a GPU's driver, journalctl, and kubectl, at the prompt only.
 STARTS = {
-    "sources/gpu/spawn.py",
+    "sources/gpu/process.py",
     "sources/gpu/record.py",
     "sources/logs/journal.py",
     "kubernetes/kubectl/program.py",

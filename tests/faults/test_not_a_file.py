@@ -1,7 +1,5 @@
 """What is named as a file and is none: a FIFO would be waited for, maybe for ever."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -3,8 +3,6 @@
 Goes on where the last run with the same seed ended; `--publish` writes the totals into `results.json`.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Which lines of the exporter an input reaches; looked at for few inputs: tracing costs ten times the run."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The loop: make or mutate an input, check it, keep what is new. Seeded: equal seed, corpus and code, equal inputs."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Hashable, Iterable
 from random import Random

@@ -1,7 +1,5 @@
 """Findings: what tells two of them apart, and the smallest input that shows one."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import time

@@ -1,7 +1,5 @@
 """Ends an input that would never end, and measures the CPU that the others take."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Callable, Hashable, Iterator

@@ -1,7 +1,5 @@
 """Log lines for the targets that read logs."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from random import Random

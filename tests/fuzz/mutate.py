@@ -1,7 +1,5 @@
 """Changes bytes at random: what parsers trip over is put in, taken out, doubled and cut."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from random import Random
 

@@ -1,7 +1,5 @@
 """Grammar of /metrics pages, for the targets that read them."""
 
-from __future__ import annotations
-
 import math
 from random import Random
 

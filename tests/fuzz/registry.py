@@ -1,7 +1,5 @@
 """The targets, by listing the folder `targets`: a new one is a new file with a `TARGET` in it."""
 
-from __future__ import annotations
-
 import pkgutil
 from functools import cache
 from importlib import import_module

@@ -1,7 +1,5 @@
 """`results.json`: how many inputs each target has had, and what was found. Findings are written there by hand."""
 
-from __future__ import annotations
-
 import json
 import platform
 from importlib.metadata import version

@@ -1,7 +1,5 @@
 """Start commands of engines, ordinary and hostile, for the targets that read them."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable
 from random import Random

@@ -1,7 +1,5 @@
 """What is known of a target's runs so far, under `.cache/fuzz/<target>/`: a run goes on where the last one ended."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

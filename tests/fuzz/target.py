@@ -1,7 +1,5 @@
 """What a fuzz target is, and how its oracle says that a promise was broken."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from random import Random

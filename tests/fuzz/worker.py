@@ -1,7 +1,5 @@
 """One target in a process of its own, with bounded memory: `python -m tests.fuzz.worker TARGET SEED SECONDS INPUTS`."""
 
-from __future__ import annotations
-
 import faulthandler
 import logging
 import os

@@ -1,7 +1,5 @@
 """YAML for the targets that read it: data written in any style, and what makes YAML dangerous."""
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

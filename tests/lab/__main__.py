@@ -7,8 +7,6 @@ without limit, into .cache/lab/workingset. Ends with 1 when a run failed, or sho
 written for.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -99,7 +99,6 @@ class Pair:
     def _arrived(self, name: str) -> None:
         """All of its KV has come: the prefill engine may free the blocks."""
         connector = self.cores[self._prefilled_by.pop(name)].engine.connector
-        assert connector is not None
         connector.release(name)
 
     def decoded(self, client: Client, asked: SentRequest, tokens: int) -> None:

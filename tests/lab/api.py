@@ -1,7 +1,5 @@
 """The API process: takes requests, hands out answers, and answers /metrics; one thing after the other."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Final, Protocol
 

@@ -6,8 +6,6 @@ the lab's mean and the recording's over their settled part: how many run and wai
 generated tokens a second.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping, Sequence

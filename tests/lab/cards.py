@@ -69,14 +69,12 @@ def empty_step_seconds(regime: Regime) -> float:
 
 
 def _on_card(regime: Regime, work: Work) -> float:
-    assert regime.card is not None
     steps, count = table(regime.card.table), len(work.contexts)
     context = sum(work.contexts) / count if count else 0.0
     return regime.card.slower * steps.seconds(count, context, work.chunks, tokens=work.tokens) + _host(regime)
 
 
 def _host(regime: Regime) -> float:
-    assert regime.card is not None
     return regime.card.host_layer_seconds * table(regime.card.table).layers
 
 

@@ -2,11 +2,10 @@
 
 Regimes are those of the lab and of `bench/advice/regimes`. A wish has the regime's `name`, `flags` and `edge` to be
 replaced, `shared` (that many servers share its clients, of which one is run), `long_last` (prompts beyond so many
-tokens go last; may be missing), `seconds`, `warm` (seconds that do not count) and `record` (a folder, or null). The
-answer: tokens a second, latencies of whole answers, and of those that the edge cut.
+tokens go last; may be missing), `card` (another card's table; may be missing), `seconds`, `warm` (seconds that do not
+count) and `record` (a folder, or null). The answer: tokens a second, latencies of whole answers, and of those that the
+edge cut.
 """
-
-from __future__ import annotations
 
 import itertools
 import re
@@ -17,7 +16,7 @@ from typing import Any, Final
 
 from tests.lab.fetch import NEWEST, package
 from tests.lab.record import write
-from tests.lab.regime import Edge, Regime, changed, regimes
+from tests.lab.regime import Card, Edge, Regime, changed, regimes
 from tests.lab.worker import found
 from tests.lab.world import Result
 
@@ -53,6 +52,8 @@ def _run(regime: Regime, wish: Mapping[str, Any], version: str, clock: Any) -> d
 
     made = replace(shared(changed(regime, **wish["flags"]), wish["shared"]), edge=Edge(**wish["edge"]))
     made = replace(made, seconds=wish["seconds"], expect="")
+    if wish.get("card"):
+        made = replace(made, card=Card(table=wish["card"]))
     if wish.get("long_last"):
         made = long_last(made, wish["long_last"])
     clock.now = BEGIN

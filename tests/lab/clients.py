@@ -1,7 +1,5 @@
 """Who sends: clients that wait for an answer before they send again, and others that come at a rate."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from functools import partial

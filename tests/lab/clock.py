@@ -1,7 +1,5 @@
 """One clock for vLLM and the lab: `time.time` and `time.monotonic` of the whole process stand still between events."""
 
-from __future__ import annotations
-
 import time
 from typing import Final
 

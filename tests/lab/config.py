@@ -1,7 +1,5 @@
 """vLLM's configuration objects, as far as the scheduler and its metrics read them, from a regime's flags."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import importlib

@@ -1,7 +1,5 @@
 """A KV connector without a network: answers the scheduler as NIXL or an offload tier does, and moves virtual bytes."""
 
-from __future__ import annotations
-
 import importlib
 import math
 from collections import deque

@@ -1,7 +1,5 @@
 """The engine core's loop: one step after the other, with what came in between, and the truth of each moment."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What vLLM's scheduler is handed and calls: grammars, a connector's factory, an encoder's budget, images, hashes."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import pickle

@@ -4,8 +4,6 @@ A step goes as in `vllm/v1/engine/core.py`: schedule, execute, update from the o
 token for every request whose tokens are all computed, and more where drafts are accepted.
 """
 
-from __future__ import annotations
-
 import importlib
 import random
 from collections.abc import Iterable, Sequence

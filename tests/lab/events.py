@@ -1,7 +1,5 @@
 """What will happen when, on the virtual clock: equal times in the order in which they were planned."""
 
-from __future__ import annotations
-
 import heapq
 import itertools
 from collections.abc import Callable

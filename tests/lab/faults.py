@@ -1,7 +1,5 @@
 """What goes wrong: each kind of fault as what begins and what ends it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Final

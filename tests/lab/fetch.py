@@ -4,8 +4,6 @@ A wheel is a zip file. Only its `*.py` files are taken out, and of these the lab
 is removed afterwards: 580 MB in all, of which 150 MB of Python stay.
 """
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 import subprocess

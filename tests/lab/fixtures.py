@@ -4,8 +4,6 @@ They let the tests replay vLLM's pages, with the truth beside them, where neithe
 working set are whole, in a folder of their own.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import lzma

@@ -3,8 +3,6 @@
 As in `vllm/v1/engine/output_processor.py` and `async_llm.py`.
 """
 
-from __future__ import annotations
-
 import importlib
 from dataclasses import dataclass
 from typing import Any

@@ -13,8 +13,6 @@ of its 20 s show it, and 10 s later.
     python -m tests.lab.gateway kv-thrash --seconds 150
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections import Counter, deque

@@ -6,8 +6,6 @@ Its type is what it is declared with: a class of prometheus_client, an attribute
 offload tier, or a list of names that counters are made of.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import json

@@ -11,16 +11,14 @@ run with such a pool is asked for, by that run.
     python -m tests.lab.kv_events --fixture 0   # write one of tests/fixtures/kv_events: hashes are numbers, no tokens
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import importlib.util
 import json
 import lzma
 import sys
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -50,8 +48,8 @@ class Seen:
     numbers: dict[str, Any]
 
 
-def run(regime: Regime, version: str, clock: Any) -> Seen:
-    """Play the regime and keep what its pool publishes."""
+def run(regime: Regime, version: str, clock: Any, since: int | None = None) -> Seen:
+    """Play the regime and keep what its pool publishes; numbers are from the second `since` on."""
     batches: list[tuple[float, bytes]] = []
     real = _real_classes(version)
     engine = importlib.import_module("tests.lab.engine").Engine
@@ -72,14 +70,13 @@ def run(regime: Regime, version: str, clock: Any) -> Seen:
         engine.schedule = schedule
     flags = regime.flags
     seconds = [one.cached.record() for one in played.book.seconds[: regime.seconds]]
-    return Seen(batches, played.result.pages, seconds, flags.num_gpu_blocks, flags.block_size, cache_numbers(played))
+    numbers = cache_numbers(played, since)
+    return Seen(batches, played.result.pages, seconds, flags.num_gpu_blocks, flags.block_size, numbers)
 
 
 def _real_classes(version: str) -> Any:
     """The wheel's own classes of events, put where its block pool looks for them."""
     spec = importlib.util.spec_from_file_location("lab_kv_events", package(version) / "distributed" / "kv_events.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = sys.modules["lab_kv_events"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     pool = importlib.import_module("vllm.v1.core.block_pool")
@@ -179,6 +176,22 @@ def told_seconds(seen: Seen, *, alone: bool = False) -> set[int]:
 
     By the page `alone` no events are read.
     """
+    pages = [(page.t, page.text.encode()) for page in seen.pages]
+    told = set()
+    for page, view in zip(seen.pages, views(pages, () if alone else seen.batches), strict=True):
+        judged = view.diagnosis
+        symptom = judged.symptoms.get("evicting")
+        if judged.detail == "eviction" or (
+            symptom is not None and symptom.state and judged.cause.value == "kv_cache_pressure"
+        ):
+            told.add(page.second)
+    return told
+
+
+def views(
+    pages: Iterable[tuple[float, bytes]], batches: Iterable[tuple[float, bytes]], *, always_observed: bool = False
+) -> Iterator[Any]:
+    """Yield the exporter's view at each page of one engine, with the events up to then, if there are any."""
     from kvpressure.cli.replay import ReplayTarget  # noqa: PLC0415 - the clock stands still from here on
     from kvpressure.config.thresholds import load_thresholds  # noqa: PLC0415
     from kvpressure.engine_state import Pipeline, PipelineSettings  # noqa: PLC0415
@@ -187,24 +200,17 @@ def told_seconds(seen: Seen, *, alone: bool = False) -> set[int]:
     from kvpressure.sources.kv_events.decode import batch  # noqa: PLC0415
     from kvpressure.sources.kv_events.ghosts import GhostList  # noqa: PLC0415
 
-    pipeline, reader = Pipeline(PipelineSettings(), load_thresholds()), PageReader()
-    told, at, counts = set(), 0, Counter[str]()
-    ghosts = GhostList(seen.pages[0].t)
-    for page in seen.pages:
-        while at < len(seen.batches) and seen.batches[at][0] <= page.t:
-            t, payload = seen.batches[at]
+    pipeline = Pipeline(PipelineSettings(always_observed=always_observed), load_thresholds())
+    reader, ghosts, counts, left = PageReader(), None, Counter[str](), deque(batches)
+    reads_events = bool(left)
+    for now, page in pages:
+        ghosts = ghosts or GhostList(now)
+        while left and left[0][0] <= now:
+            t, payload = left.popleft()
             ghosts.take(batch(payload), t, counts)
-            at += 1
-        if not alone:
-            pipeline.set_environment(page.t, Environment(kv_events={"lab": (ghosts.report(page.t, 0, counts),)}))
-        for view in pipeline.on_page(ReplayTarget("lab"), reader.read(page.text.encode(), page.t)):
-            judged = view.diagnosis
-            symptom = judged.symptoms.get("evicting")
-            if judged.detail == "eviction" or (
-                symptom is not None and symptom.state and judged.cause.value == "kv_cache_pressure"
-            ):
-                told.add(page.second)
-    return told
+        if reads_events:
+            pipeline.set_environment(now, Environment(kv_events={"lab": (ghosts.report(now, 0, counts),)}))
+        yield from pipeline.on_page(ReplayTarget("lab"), reader.read(page, now))
 
 
 def total(seconds: Iterable[dict[str, Any]]) -> dict[str, Any]:
@@ -227,21 +233,34 @@ def within(missed: Sequence[float], blocks: float) -> float:
 def _write(name: str, version: str, seconds: int, clock: Any) -> int:
     regime = working_set.find(name)
     assert regime is not None
-    seen = run(replace(regime, seconds=seconds, expect=""), version, clock)
+    path = FOLDER / f"{name.removeprefix('workingset-')}-{version}"
+    save(run(replace(regime, seconds=seconds, expect=""), version, clock), path, version)
+    return 0
+
+
+def save(seen: Seen, path: Path, version: str) -> None:
+    """Write a run beside each other: `.jsonl.xz` has its pages, `.txt.xz` its events, redacted."""
     numbers: dict[Any, int] = {}
     about = {"blocks": seen.blocks, "block_size": seen.block_size, "seconds": seen.seconds, "version": version}
     lines = [json.dumps(about, separators=(",", ":"))]
     for t, payload in seen.batches:
         lines.append(f"{t:.3f} {redacted(payload, numbers).hex()}")
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    path = FOLDER / f"{name.removeprefix('workingset-')}-{version}.txt.xz"
-    path.write_bytes(lzma.compress("\n".join(lines).encode(), preset=9 | lzma.PRESET_EXTREME))
-    print(f"{path.name}: {len(lines)} batches, {path.stat().st_size} bytes")
     pages = [json.dumps({"t": page.t, "page": page.text}, separators=(",", ":")) for page in seen.pages]
-    beside = path.with_name(path.name.replace(".txt.xz", ".jsonl.xz"))
-    beside.write_bytes(lzma.compress("\n".join(pages).encode(), preset=9 | lzma.PRESET_EXTREME))
-    print(f"{beside.name}: {len(pages)} pages, {beside.stat().st_size} bytes")
-    return 0
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for ending, rows in ((".txt.xz", lines), (".jsonl.xz", pages)):
+        written = path.with_name(path.name + ending)
+        written.write_bytes(lzma.compress("\n".join(rows).encode(), preset=9 | lzma.PRESET_EXTREME))
+        print(f"{written.name}: {len(rows)} lines, {written.stat().st_size} bytes", file=sys.stderr)
+
+
+def saved(path: Path) -> tuple[dict[str, Any], list[tuple[float, bytes]], list[tuple[float, bytes]]]:
+    """What `save` wrote there: what it is about, batches of events, and pages, both with their times."""
+    events, pages = (
+        lzma.decompress(path.with_name(path.name + ending).read_bytes()).decode().splitlines()
+        for ending in (".txt.xz", ".jsonl.xz")
+    )
+    batches = [(float(t), bytes.fromhex(data)) for t, data in map(str.split, events[1:])]
+    return json.loads(events[0]), batches, [(row["t"], row["page"].encode()) for row in map(json.loads, pages)]
 
 
 def redacted(payload: bytes, numbers: dict[Any, int]) -> bytes:

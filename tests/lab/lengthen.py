@@ -4,8 +4,6 @@ Every time in it is multiplied: how long it lasts, when a load begins and ends, 
 and speeds stay. `tests/lab/long/*.toml` are written for that length, and stand as they are.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Final

@@ -3,8 +3,6 @@
 As NIXL does it, a read is posted as soon as its blocks are there; how many are under way at once is not limited.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """What goes between clients, the API process and the engine core."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field

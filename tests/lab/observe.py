@@ -4,8 +4,6 @@ Nothing of the scheduler is changed. Three of its calls are listened to (a reque
 needs, a preemption); the rest is read from its queues after the step.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Pairs of a prefill and a decode engine: situations, varied by a seed, and without each of their limits."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Mapping

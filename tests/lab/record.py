@@ -5,8 +5,6 @@ and how many ran and waited, and what the prefix cache did. The first line also 
 run with a pool without limit too, each second has `without_limit`, and `regime` what clients got in both runs.
 """
 
-from __future__ import annotations
-
 import json
 import lzma
 import statistics
@@ -90,28 +88,29 @@ def numbers(result: Result, seconds: int) -> dict[str, Any]:
     }
 
 
-def cache_numbers(played: Played) -> dict[str, Any]:
-    """What the prefix cache did and what clients got, once the first clients have all come.
+def cache_numbers(played: Played, since: int | None = None) -> dict[str, Any]:
+    """What the prefix cache did and what clients got from the second `since` on; None: once the first have all come.
 
     Tokens are per second. `again_ratio`: of the computed prompt tokens, those that were evicted before; `again_work`:
     the share of the time that computing them takes. `age`: mean seconds from a block's last use to its eviction, which
     lies between `age_least` and `turnover`, seconds in which the free tokens are written over; None: nothing was.
     """
-    regime, warm = played.regime, warm_seconds(played.regime)
+    regime = played.regime
+    warm = warm_seconds(regime) if since is None else since
     seconds = played.book.seconds[warm : regime.seconds]
     cached, state = Cached(), Counter[str]()
     for second in seconds:
         cached.add(second.cached)
         state.update(second.state)
-    since = len(seconds)
-    count = {name: cached.count[name] / since for name in ("asked", "found", "computed", "again", "generated")}
+    counted = len(seconds)
+    count = {name: cached.count[name] / counted for name in ("asked", "found", "computed", "again", "generated")}
     first = [
         answer.ended.first_token_seconds
         for answer in played.result.answers
         if answer.ended is not None and answer.ended.first_token_seconds is not None
         if answer.t - answer.ended.seconds >= played.book.begin + warm
     ]
-    pool, free = (regime.flags.num_gpu_blocks - 1) * regime.flags.block_size, state["free"] / since
+    pool, free = (regime.flags.num_gpu_blocks - 1) * regime.flags.block_size, state["free"] / counted
     written = count["computed"] + count["generated"]
     return {
         "pool": pool,
@@ -120,8 +119,8 @@ def cache_numbers(played: Played) -> dict[str, Any]:
         "prompts_per_second": round(count["computed"], 1),
         "first_token_mean": round(statistics.fmean(first), 3) if first else None,
         "first_token_p95": _quantile(first, 0.95),
-        "running": round(state["running"] / since, 2),
-        "waiting": round(state["waiting"] / since, 2),
+        "running": round(state["running"] / counted, 2),
+        "waiting": round(state["waiting"] / counted, 2),
         "usage": round(1 - free / pool, 3),
         "again_ratio": _ratio(count["again"], count["computed"]),
         "again_work": round(count["again"] * regime.cost.prefill_token_seconds, 3),

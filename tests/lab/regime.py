@@ -1,7 +1,5 @@
 """A regime: how the engine is started, who asks it for what, and what goes wrong; one small TOML file each."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """One run of the lab: clients, one API process and one engine core, on one virtual clock."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.lab.api import Api

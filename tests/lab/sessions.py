@@ -1,7 +1,5 @@
 """Sessions: turns whose prompt is all that was said before, and new words."""
 
-from __future__ import annotations
-
 import math
 import random
 from typing import Final

@@ -1,7 +1,5 @@
 """Step times of real cards: the tables beside the library's answers, and what the lab makes of them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -157,7 +155,6 @@ def test_a_varied_regime_has_the_same_model_on_any_card() -> None:
     cards_of = set()
     for seed in range(12):
         card = varied(regimes()["card-chat-h100"], seed).card
-        assert card is not None
         assert 1 / 1.2 <= card.slower <= 1.2
         cards_of.add(card.table)
     assert cards_of <= set(alike("llama-3.1-8b.h100_sxm"))

@@ -1,15 +1,12 @@
 """Pages that vLLM and SGLang wrote in the lab, replayed: the truth beside them, and verdicts on them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench.detection.lab import moments
-from bench.detection.lab_score import LAB_CAUSES
+from bench.detection.lab import LAB_CAUSES, moments
 from kvpressure.engines.reader import PageReader
 from kvpressure.engines.recordings import TraceError, open_trace, read_trace, stem
 from tests.lab.fixtures import CUTS, FOLDER, MAX_BYTES, SGLANG_CUTS

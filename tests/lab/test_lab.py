@@ -1,7 +1,5 @@
 """The scheduler lab without vLLM: its regimes, its books of what is true, the score of verdicts on its recordings."""
 
-from __future__ import annotations
-
 import hashlib
 import zipfile
 from collections import Counter
@@ -12,12 +10,13 @@ from typing import Any
 import pytest
 
 from bench.detection.judge import Outcome
-from bench.detection.lab_score import LAB_CAUSES, Judged, Moment, scored
-from bench.detection.lab_tables import steps_tables
+from bench.detection.lab import LAB_CAUSES, Judged, Moment, scored, steps_tables
+from bench.detection.score import quantile
 from tests.lab import fetch
 from tests.lab.clock import Clock
 from tests.lab.connector import FakeConnector
 from tests.lab.fetch import NEWEST, VERSIONS, FetchError, Wheel
+from tests.lab.link import Link
 from tests.lab.regime import Regime, RegimeError, Transfer, parse, read, regimes
 from tests.lab.truth import Book, Now, Second, Truth, truths
 from tests.lab.web import Web
@@ -277,7 +276,7 @@ def test_seconds_after_a_change_do_not_count() -> None:
     score = scored(track((60, "healthy", "healthy"), (100, "deferred", "healthy")))
     assert score.confusion == Counter({("healthy", "healthy"): 60, ("deferred", "healthy"): 54})
     assert score.excluded == 46
-    assert score.right("deferred") == 0.0
+    assert score.accuracy("deferred") == 0.0
 
 
 def test_a_critical_verdict_that_may_not_be_said_is_counted_apart() -> None:
@@ -291,13 +290,13 @@ def test_a_cause_is_named_when_its_word_comes_before_it_is_over() -> None:
         track((40, "healthy", "healthy"), (12, "stuck", "healthy"), (40, "stuck", "stuck"), (40, "idle", "x"))
     )
     assert score.delays == [0.0, 12.0, None]
-    assert score.delay(0.5) == 6.0
+    assert quantile(score.delays, 0.5) == 6.0
 
 
 def test_unknown_is_excused_at_the_start_only() -> None:
     score = scored(track((20, "healthy", "unknown"), (40, "healthy", "healthy")))
     assert score.excluded == 15
-    assert score.unknown() == 5 / 45
+    assert score.unknown_seconds() == 5
 
 
 def test_regimes_on_cards_have_their_own_row_where_there_are_others() -> None:
@@ -315,3 +314,51 @@ def test_regimes_on_cards_have_their_own_row_where_there_are_others() -> None:
     (table,) = steps_tables([on_card, other])
     assert [row[0] for row in table.rows] == ["a formula", "a card"]
     assert steps_tables([on_card]) == []
+
+
+# The network between two engines: what is under way shares it, and nothing comes sooner than it takes.
+
+
+def link(rate: float = 100.0, latency: float = 0.0) -> tuple[Clock, Link, list[tuple[float, int]]]:
+    clock, seen = Clock(), list[tuple[float, int]]()
+    made = Link(clock, rate, latency)
+    made.observe = lambda seconds, tokens: seen.append((round(seconds, 6), tokens))
+    return clock, made, seen
+
+
+def test_transfers_share_the_bandwidth_and_the_rest_goes_on_faster_once_one_is_through():
+    clock, made, seen = link()
+    made.begin("a", 100)
+    made.begin("b", 300)
+    clock.now += 2
+    assert made.take() == {"a"}, "100 of 200 tokens each"
+    clock.now += 1.9
+    assert made.take() == set()
+    clock.now += 0.1
+    assert made.take() == {"b"}
+    assert seen == [(2.0, 100), (4.0, 300)]
+    assert not made.busy
+
+
+def test_one_that_comes_later_takes_its_share_from_then_on():
+    clock, made, _ = link()
+    made.begin("a", 200)
+    clock.now += 1
+    made.begin("b", 100)
+    clock.now += 1.99
+    assert made.take() == set()
+    clock.now += 0.01
+    assert made.take() == {"a", "b"}
+
+
+@pytest.mark.parametrize("tokens", [0, 5])
+def test_nothing_comes_before_its_latency(tokens: int):
+    clock, made, _ = link(1e12, latency=0.5)
+    arrived: list[str] = []
+    made.arrived = arrived.append
+    made.begin("a", tokens)
+    clock.now += 0.4
+    assert made.take() == set()
+    clock.now += 0.1
+    assert made.take() == {"a"}
+    assert arrived == ["a"]

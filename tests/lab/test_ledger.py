@@ -1,7 +1,5 @@
 """The books of the prefix cache, on a block pool that is written as vLLM's is: least recently freed first."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import random
@@ -138,7 +136,6 @@ class Engine:
 
     def serve(self, name: str, tokens: Sequence[int], *, sibling: int = 0) -> Cached:
         request = self.admit(name, tokens, sibling=sibling)
-        assert request is not None
         self.compute(name, request.num_tokens - request.num_computed_tokens)
         self.clock.now += 1
         self.manager.free(request)

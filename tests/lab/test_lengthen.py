@@ -1,7 +1,5 @@
 """Regimes made longer: every time is, and nothing else."""
 
-from __future__ import annotations
-
 from tests.lab.lengthen import CHOSEN, FACTOR, LONG, lengthened, long_names
 from tests.lab.regime import regimes
 

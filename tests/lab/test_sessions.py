@@ -1,7 +1,5 @@
 """Who comes again: sessions that grow turn by turn, and recorded requests."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Regimes about the working set, and what was recorded of some of them."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator

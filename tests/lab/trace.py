@@ -5,8 +5,6 @@ line has `timestamp` (ms), `input_length`, `output_length` and `hash_ids`, one f
 prompts that begin with the same ids begin with the same text. Only an excerpt of a few lines is committed.
 """
 
-from __future__ import annotations
-
 import json
 import lzma
 import random

@@ -6,8 +6,6 @@ say which causes are true in it: one where the truth is clear, more where it is 
 simulator's truth (`bench/detection/truth.py`).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

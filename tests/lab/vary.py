@@ -4,8 +4,6 @@ A diagnosis that was tuned on the regimes as they are written has to be judged o
 is what the scheduler did, as always; it may be another cause than the one the regime was written for.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import replace

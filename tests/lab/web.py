@@ -4,8 +4,6 @@ Names, labels and buckets are those of prometheus-fastapi-instrumentator, which 
 /health, /load, /ping, /version and /server_info left out; so `/pause`, which nothing else on the page tells of, counts.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest

@@ -4,8 +4,6 @@ A process of its own for each version: here `vllm` means one wheel, and the cloc
 each run what came out.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import sys

@@ -4,8 +4,6 @@ They are made of few numbers, not read from files: who comes, and how large the 
 (`SHARES`). With a seed (`workingset-calm-060~3`) lengths, numbers of clients and thinking times are others.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What the parts of one run share: the time, the books, whose request is under way, and what comes out."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Each package works where those that it does not import are deleted: the short form of `make apart`."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Files that are more than they look: bombs, endless lines, headers that ask for gigabytes. Memory is counted."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import lzma
@@ -114,7 +112,6 @@ def test_a_reading_that_no_float_can_hold_is_rejected_and_counted(tmp_path: Path
     gpu = {"uuid": "GPU-0", "memory_used_bytes": 10**400, "memory_total_bytes": 2**30, "utilization_ratio": 10**400}
     (found,) = read_trace(write(tmp_path, "", (line(gpus=[gpu]).encode(), 1)))
     assert isinstance(found, TraceLine)
-    assert found.gpus is not None
     assert found.gpus.rejected == {"memory_used_out_of_range": 1, "utilization_out_of_range": 1}
 
 

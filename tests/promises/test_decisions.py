@@ -1,7 +1,5 @@
 """Decision records: few, each with a status, all in the index."""
 
-from __future__ import annotations
-
 import re
 
 from tests.support.tools import ROOT

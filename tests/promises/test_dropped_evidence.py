@@ -5,8 +5,6 @@ histogram's buckets. `make dropped` tries them all, for a quarter of an hour; he
 Exceptions have their reason, and none of them pages anybody, or is surer than the verdict by all that there is.
 """
 
-from __future__ import annotations
-
 import json
 import lzma
 import os

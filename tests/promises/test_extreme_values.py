@@ -1,7 +1,5 @@
 """Finite values that no engine has, 1e308 or denormals, from a page to all that is shown: no error, no infinity."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
@@ -109,7 +107,6 @@ class Story:
                 out.print(triage_report([Finding("t", view, actions=self.advice(view))], self.t))
 
     def advice(self, view: EngineView) -> tuple[Action, ...]:
-        assert view.diagnosis is not None
         return advise(view.diagnosis, view.derived, view.limits, Place(target="t"), THRESHOLDS)
 
 

@@ -1,7 +1,5 @@
 """Figures in texts for people are those of the benchmark that they come from."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -31,9 +29,6 @@ def test_the_page_on_detection_says_of_the_lab_what_the_lab_says():
     )
     once = re.search(r"\(seeds 121, 122\) \| ([\d.]+) and ([\d.]+) %", page)
     first = re.search(r"The first verdict comes (\d+) s after", page)
-    assert told is not None
-    assert once is not None
-    assert first is not None
     measured = (ACCURACY / "detection.md").read_text()
     said = "seeds 121 and 122 of the table were {} and {} % when they were run for the first time"
     assert said.format(*once.groups()) in " ".join(measured.split())
@@ -72,7 +67,6 @@ def test_the_triage_in_the_readme_is_what_the_recording_gives():
     """Line by line, but for the name of what was read."""
     found = of_trace(FIXTURES / "traces" / "long-context-collapse.jsonl.xz", EngineFacts())
     (one,) = found
-    assert one.view is not None
     _, *lines = printed(brief_report(found, one.view.t), 200).rstrip().splitlines()
     shown = (ROOT / "README.md").read_text().split("```")[1]
     assert shown.strip().splitlines()[1:] == [line.rstrip() for line in lines]

@@ -1,7 +1,5 @@
 """`kvpressure whatif pod/NAME` on a pod whose texts are all hostile: answers or sentences, and nothing that hides."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass

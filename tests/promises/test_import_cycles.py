@@ -1,7 +1,5 @@
 """No module of the package imports itself by way of others, wherever in a file; imports for types alone are none."""
 
-from __future__ import annotations
-
 import graphlib
 
 import grimp

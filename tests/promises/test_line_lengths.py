@@ -1,7 +1,5 @@
 """Prose for people stays within 120 characters a line; tables and commands cannot be broken."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

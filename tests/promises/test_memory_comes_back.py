@@ -1,7 +1,5 @@
 """What is known of a target that is gone is given back at once, and not when a collector looks for circles."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 

@@ -1,7 +1,5 @@
 """Counters that jump, fall, are no numbers or lose their buckets: our own page stays one that strict parsers read."""
 
-from __future__ import annotations
-
 import pytest
 
 from kvpressure.signals.points import Tally

@@ -1,7 +1,5 @@
 """A source that most do not have, with a series, a symptom and a detail of a cause, is registered by its own files."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Numbers on one card, and in one output of triage, do not contradict each other."""
 
-from __future__ import annotations
-
 import functools
 import re
 from pathlib import Path
@@ -27,14 +25,12 @@ def cards(path: Path) -> tuple[tuple[EngineView, tuple[Action, ...]], ...]:
     shown: dict[str, tuple[EngineView, float]] = {}
     found = views(path)
     for view in found:
-        assert view.diagnosis is not None
         cause = view.diagnosis.cause.value
         first = shown.setdefault(cause, (view, view.t))[1]
         if view.t - first >= LEAST_SECONDS:
             shown[cause] = view, first
     made = []
     for view, _ in shown.values():
-        assert view.diagnosis is not None
         about = view.diagnosis, view.derived, view.limits, Place(), THRESHOLDS
         if actions := advise(*about, observed=view.observed):
             made.append((view, actions))

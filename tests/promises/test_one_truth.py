@@ -1,7 +1,5 @@
 """What is judged, exported, charted and asked for in a recovery check is one value, whatever names are long."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator
@@ -73,7 +71,6 @@ PREDICTED_EACH = 25
 
 
 def actions(view: EngineView, *, predicted: bool = False) -> tuple[Action, ...]:
-    assert view.diagnosis is not None
     place = Place(target=view.shown.target, model_name=view.shown.model_name)
     observed = view.observed if predicted else None
     return advise(view.diagnosis, view.derived, view.limits, place, THRESHOLDS, observed=observed)
@@ -96,7 +93,6 @@ def test_a_model_with_a_long_name_keeps_its_limits_in_advice():
     last = None
     for view in pages.views(path):
         last = view
-    assert last is not None
     assert (last.key.target, last.key.model_name) == (target, model)
     assert all(len(label) <= PipelineSettings().max_label_length for label in last.labels)
     assert last.limits.kv_capacity_tokens is not None
@@ -106,7 +102,6 @@ def test_a_model_with_a_long_name_keeps_its_limits_in_advice():
     assert checks
     for line in checks:
         match = SELECTOR.search(line)
-        assert match is not None
         assert match["name"] not in names or any(
             set(re.findall(r'(\w+)="([^"]*)"', match["labels"])) <= labels
             for name, labels in exported(last)

@@ -1,7 +1,5 @@
 """Every option of the command line has an example that its command takes; what has gone is listed with its reason."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator
@@ -34,7 +32,6 @@ def shown(command: str) -> Iterator[str]:
 @pytest.mark.parametrize("name", installed())
 def test_every_option_has_an_example(name: str) -> None:
     command, lines = main.get_command(click.Context(main), name), "\n".join(shown(name))
-    assert command is not None
     options = [one for one in command.params if isinstance(one, click.Option)]
     names = [[*one.opts, *one.secondary_opts] for one in options]
     assert [
@@ -70,7 +67,6 @@ def test_every_command_of_every_page_is_taken(line: str, tmp_path: Path, monkeyp
         if "/" not in word and re.fullmatch(r"password|token|[\w.-]+\.(yaml|yml|json|pem|env|jsonl|xz|gz|csv)", word):
             (tmp_path / word).write_text("{}")
     command = main.get_command(click.Context(main), name)
-    assert command is not None
     with command.make_context(name, words):
         pass
 

@@ -1,7 +1,5 @@
 """What users get stays as it is unless that is meant: then `make golden`, and the diff says what changed."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

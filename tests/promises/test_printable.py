@@ -1,7 +1,5 @@
 """Whatever a page, a pod, a file or a server is called: what is printed moves no cursor and hides nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

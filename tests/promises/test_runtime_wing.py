@@ -1,7 +1,5 @@
 """A runtime is one folder: nothing outside it knows its names."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +12,7 @@ from kvpressure.daemon.pollers import poll_names, tables_of
 from kvpressure.model.environment import LIMIT_NAMES, LOG_KINDS
 from kvpressure.runtimes.registry import ASSUMED, NAMES, RUNTIMES, TABLES, named
 from kvpressure.runtimes.runtime import Runtime
-from kvpressure.runtimes.table import COUNTERS, GAUGES, HISTOGRAMS, OWN_GAUGES
+from tests.support.signal_names import COUNTERS, GAUGES, HISTOGRAMS, OWN_GAUGES
 
 EXPORTER = Path(kvpressure.__file__).parents[1]
 

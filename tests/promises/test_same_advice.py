@@ -1,7 +1,5 @@
 """Page and prompt give the same advice for the same replicas, also where others have room."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import cast
 

@@ -1,7 +1,5 @@
 """SECURITY.md says what each adversary cannot do; here, that every one of these claims has a test that exists."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

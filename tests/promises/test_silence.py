@@ -1,7 +1,5 @@
 """An engine that stops answering: what was known of it stays, marked as old, until its target is gone."""
 
-from __future__ import annotations
-
 import html
 import re
 from dataclasses import replace
@@ -145,14 +143,12 @@ def test_the_first_thing_to_do_is_to_see_whether_it_still_runs(collapsed):
 def test_a_healthy_engine_that_went_silent_has_something_to_do_too():
     snapshot = Watched("full-batch").snapshot(SILENT_SECONDS)
     (view,) = snapshot.silent
-    assert view.diagnosis is not None
     assert view.diagnosis.cause is Cause.HEALTHY
     assert [action.key for action in advised(view)] == ["see_whether_it_runs"]
     assert "trouble silent" in status_html(snapshot, "/metrics")
 
 
 def advised(view: EngineView):
-    assert view.diagnosis is not None
     return advise(
         view.diagnosis, view.derived, view.limits, Place(), load_thresholds(), silent=view.silence is not None
     )
@@ -168,7 +164,6 @@ def test_a_target_that_is_gone_is_forgotten():
 
 def healthy(view: EngineView) -> tuple[float | None, ...]:
     """What is known to be healthy for it: seconds of a request and of a step, and the batch."""
-    assert view.observed is not None
     return view.observed.healthy_seconds, view.observed.healthy_step_seconds, view.observed.healthy_batch
 
 
@@ -178,7 +173,6 @@ def test_an_engine_that_answers_again_is_judged_anew_and_keeps_what_is_healthy_f
     watched.snapshot(300.0)
     line = lines("full-batch")[0]
     (view,) = watched.pipeline.on_page(TARGET, PageReader().read(line.page, watched.last + 301.0))
-    assert view.diagnosis is not None
     assert view.diagnosis.cause is Cause.UNKNOWN
     assert healthy(view) == before
     assert None not in before

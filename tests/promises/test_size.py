@@ -1,7 +1,5 @@
 """What `make size` counts: the import closure of `run`, with rooms found at run time and without the other commands."""
 
-from __future__ import annotations
-
 from tests.support.size import EXPORTER, closure, measures
 
 NOT_YET = {

@@ -1,7 +1,5 @@
 """What the series of a target say: that it is listed, how to reach it, and how its last poll ended."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from http import HTTPStatus
 
@@ -48,18 +46,19 @@ def test_a_target_is_exported_before_its_first_poll() -> None:
     assert "kvpressure_target_answering{" not in page
 
 
-@pytest.mark.parametrize("reason", ["refused", "timeout", "unreachable"])
-def test_what_gives_no_answer_is_silent(reason: str) -> None:
-    assert status_of(health(reason)).answering is Answering.NO
-    assert status_of(health(reason)).state == "not answering"
+ANSWERS = ("http_401", "http_500", "not_metrics", "redirect", "tls", "dns", "of a source to come")
 
 
 @pytest.mark.parametrize(
-    "reason", ["http_401", "http_500", "not_metrics", "redirect", "tls", "dns", "of a source to come"]
+    ("reason", "answering", "state"),
+    [
+        *((reason, Answering.NO, "not answering") for reason in ("refused", "timeout", "unreachable")),
+        *((reason, Answering.YES, "cannot be read") for reason in ANSWERS),
+    ],
 )
-def test_an_answer_is_no_death(reason: str) -> None:
-    assert status_of(health(reason)).answering is Answering.YES
-    assert status_of(health(reason)).state == "cannot be read"
+def test_what_gives_no_answer_is_silent_and_an_answer_is_no_death(reason: str, answering: Answering, state: str):
+    status = status_of(health(reason))
+    assert (status.answering, status.state) == (answering, state)
 
 
 def test_a_server_that_is_recognised_and_not_read_is_neither() -> None:

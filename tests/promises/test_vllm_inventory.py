@@ -1,7 +1,5 @@
 """Every metric that vLLM can export is either read, or written down with why it is not."""
 
-from __future__ import annotations
-
 import fnmatch
 import re
 from pathlib import Path

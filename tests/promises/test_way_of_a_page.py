@@ -1,7 +1,5 @@
 """What a page says goes one way: whoever follows it from its bytes to /metrics hardly ever has to turn back."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 import tomllib

@@ -1,7 +1,5 @@
 """Rules beside a fleet's exporters, where a cause or symptom that is not there has no series."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The lints of promtool and of pint: over every series that a page may have, and over all generated rules."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rules that are loaded as the documentation says: copies in git, and snippets with which Prometheus starts."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

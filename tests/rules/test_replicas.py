@@ -1,14 +1,12 @@
-"""Desired replicas as Prometheus counts them from the rules, and as `advice.desired` does from the same readings."""
-
-from __future__ import annotations
+"""Desired replicas as Prometheus counts them from the rules, and as Python does from the same readings."""
 
 import random
 from pathlib import Path
 from typing import Any
 
-from kvpressure.advice.desired import ReplicaReading, desired_replicas, required_replicas
 from kvpressure.config.thresholds import Thresholds, load_thresholds
 from tests.support import built
+from tests.support.desired_replicas import ReplicaReading, desired_replicas, required_replicas
 from tests.support.rules import evaluate, promtool_each
 
 FLEETS = 40

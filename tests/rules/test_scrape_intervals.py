@@ -4,8 +4,6 @@ Series come as often as they are scraped, rules are those of `kvpressure generat
 minutes of its onset, stays through the missed scrape, ends, and does not fire for an engine that is well.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every rule of the bundle in servers of both generations: Debian's Prometheus, and that of `make tools-go`."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path
@@ -38,9 +36,7 @@ async def evaluated(program: str, folder: Path) -> list[dict[str, Any]]:
             known = [rule["health"] for group in found for rule in group["rules"]]
             return found if known and "unknown" not in known else None
 
-        found = await eventually(groups, process)
-        assert found is not None
-        return found
+        return await eventually(groups, process)
 
 
 @pytest.mark.parametrize("scrape_seconds", [15, 60])

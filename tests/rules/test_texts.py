@@ -1,7 +1,5 @@
 """What alerts say, as promtool renders them for the cases of rules/tests: short, known, and with a command to paste."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """A server that two exporters read is one replica with one alert: that of the exporter that reads it, or the older."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What other projects are offered is the bundle's: the same alerts, which pass its tests without recorded series."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

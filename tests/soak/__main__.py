@@ -1,7 +1,5 @@
 """`python -m tests.soak`: half an hour on an idle machine; ends with 1 when something was lost, wrong or grew."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

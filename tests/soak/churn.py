@@ -1,7 +1,5 @@
 """Six virtual hours in which engines, GPUs and settings come and go: what the exporter holds must stay flat."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

@@ -1,7 +1,5 @@
 """Engines of known truth: recordings served second by second, over and over, with faults among their answers."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import random

@@ -1,7 +1,5 @@
 """64 engines at 1 Hz for ten virtual minutes, 5 % of the answers faulty: what is lost, and what is told wrong."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections import Counter

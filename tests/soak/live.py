@@ -1,7 +1,5 @@
 """The exporter as a process, in real time: 64 engines, of which some come and go, GPUs in a child, reloads."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -21,6 +19,7 @@ from bench import world
 from bench.bench_run import get_ms
 from tests.stubs.build import libraries
 from tests.stubs.world import nvidia
+from tests.support.processes import free_port
 
 ENGINES = 64
 CHURNING = 8
@@ -66,8 +65,8 @@ def live(minutes: float, seed: int = 0) -> Live:
     seen = Live()
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        engines = stack.enter_context(world.engines(ENGINES))
-        port = world.free_port()
+        engines = stack.enter_context(world.engines())
+        port = free_port()
         config, file = directory / "kvpressure.yaml", directory / "engines.json"
         rng, generation = random.Random(seed), [0] * CHURNING
         _list(file, engines, generation)

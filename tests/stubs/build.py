@@ -1,7 +1,5 @@
 """Builds the stub libraries with gcc, once per test run. The world they show is `world.World`'s business."""
 
-from __future__ import annotations
-
 import atexit
 import functools
 import importlib.util

@@ -1,7 +1,5 @@
 """A cluster of a few pods, and a stand-in for kubectl that reads it: put its folder on PATH."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """What the stub libraries show: scenarios as dictionaries, and the environment that leads the bindings to them."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Mapping

@@ -1,7 +1,5 @@
 """Hand-made diagnoses and derived values, for tests of what follows from them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

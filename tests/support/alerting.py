@@ -1,7 +1,5 @@
 """The servers that carry an alert: Prometheus with the generated rules, Alertmanager with the example, a webhook."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from tests.support import built
 from tests.support.processes import Process, eventually, free_port, get, running
@@ -64,14 +63,9 @@ async def webhook() -> AsyncIterator[Webhook]:
     hook = Webhook()
     app = web.Application()
     app.router.add_post("/{path}", hook.receive)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        hook.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async with TestServer(app) as server:
+        hook.url = f"http://127.0.0.1:{server.port}"
         yield hook
-    finally:
-        await runner.cleanup()
 
 
 @contextlib.asynccontextmanager

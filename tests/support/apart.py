@@ -4,8 +4,6 @@ A copy of the tree without them and without their tests, and a Python that has t
 alone: the tests, and every process that they start, find nothing of the packages anywhere else.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -1,7 +1,5 @@
 """What an audit says of one engine, wherever it says it."""
 
-from __future__ import annotations
-
 from kvpressure_planner.audit import Report
 from kvpressure_planner.audit.engine import Engine
 from kvpressure_planner.audit.model import Finding

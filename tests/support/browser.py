@@ -1,7 +1,5 @@
 """Debian's Chromium under playwright, with everything a page did written down."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator

@@ -3,8 +3,6 @@
 None of it is in git, and what lies in a checkout may be of yesterday: tests look at these.
 """
 
-from __future__ import annotations
-
 import atexit
 import functools
 import shutil

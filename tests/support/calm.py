@@ -1,7 +1,5 @@
 """Facts of a calm engine, and of one with a queue, from polls that show them."""
 
-from __future__ import annotations
-
 from kvpressure.diagnosis.facts import Inputs
 from kvpressure.model.verdict import Cause
 from tests.support.verdicts import made as polls_with

@@ -1,7 +1,5 @@
 """Certificates for TLS tests, made with the openssl command."""
 
-from __future__ import annotations
-
 import shutil
 import ssl
 import subprocess

@@ -1,7 +1,5 @@
 """The chart, rendered by a real helm; what comes out, judged by Kubernetes' and the operator's schemas."""
 
-from __future__ import annotations
-
 import functools
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Recovery checks as Prometheus would answer them, on the series of one view."""
 
-from __future__ import annotations
-
 import re
 
 from prometheus_client.parser import text_string_to_metric_families

@@ -1,7 +1,5 @@
 """What colours look like to people who see them differently: distances as CIE76, deficiencies after Machado 2009."""
 
-from __future__ import annotations
-
 DEFICIENCIES = {
     "none": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
     "protanopia": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),

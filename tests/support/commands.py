@@ -1,7 +1,5 @@
 """Commands as users run them, and engines that answer a recording."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """What end-to-end runs with other servers have in common: pages, causes, and checks that say what they missed."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import time

@@ -1,7 +1,5 @@
 """A real exporter that is sent SIGTERM: how much CPU time it still took, how it ended, and who outlived it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

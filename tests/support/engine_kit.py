@@ -1,7 +1,5 @@
 """What the engine source's tests share: a target, a reader that needs no runtime table, and a clock that tests move."""
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 import re

@@ -1,7 +1,5 @@
 """Windows made by hand, for tests of derived values."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 

@@ -1,7 +1,5 @@
 """Bad configuration fixtures say themselves what must be reported of them, in `# expect:` lines."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 CONFIG = Path(__file__).parents[1] / "fixtures" / "config"

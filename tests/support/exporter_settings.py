@@ -1,7 +1,5 @@
 """Settings of an exporter that is run as a process, and what to ask of it."""
 
-from __future__ import annotations
-
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The exporter as a process, with a stubbed GPU, and a Prometheus that scrapes it."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path

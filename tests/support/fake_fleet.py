@@ -1,7 +1,5 @@
 """Engines of a `FakePrometheus` that go through a recording, under whatever labels."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache

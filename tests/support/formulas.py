@@ -1,7 +1,5 @@
 """Evaluates the calculation that a step of a plan shows, the way a reader would."""
 
-from __future__ import annotations
-
 import ast
 import math
 import operator

@@ -5,8 +5,6 @@ Of a recording: its verdicts with the seconds for which they stood, the main num
 the bundle: rules and Alertmanager's texts as they are, dashboards as titles and queries; runbooks are sources in git.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Iterable, Iterator

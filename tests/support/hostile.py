@@ -1,7 +1,5 @@
 """A text that does to a terminal what foreign texts can, and what of a text must not be printed."""
 
-from __future__ import annotations
-
 import unicodedata
 
 # Writes to the clipboard, clears the screen, a C1 control, turns text around, is hidden, and is drawn as nothing.

@@ -6,8 +6,6 @@ It prints one line of JSON with where each peer is, and goes on until its standa
 once and sent again, so that the process takes little CPU itself.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

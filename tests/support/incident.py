@@ -1,14 +1,12 @@
 """`kvpressure demo` with a longer collapse: rules that look back five minutes have something to see."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import time
 from dataclasses import replace
 from itertools import accumulate
 
-from bench.simulator.scenarios import scenario
+from bench.simulator.scenarios import demo
 from bench.simulator.service import Scenario, SimulatedServer
 from kvpressure import logs
 from kvpressure.cli.demo import Demo, Phase
@@ -45,7 +43,7 @@ class Simulated:
 def main(listen_address: str) -> None:
     """Serve it until interrupted, in real time."""
     logs.configure("warning", "logfmt")
-    asyncio.run(Demo(1.0, Simulated(longer(scenario("demo")))).run(listen_address))
+    asyncio.run(Demo(1.0, Simulated(longer(demo()))).run(listen_address))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """A source that follows the stub of an API server, in a hurry."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable

@@ -7,17 +7,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-if TYPE_CHECKING:
-    import zmq
-
+Event = dict[str, Any]
 END = (-1).to_bytes(8, "big", signed=True)
 
 
-def stored(hashes: Sequence[int | bytes], *, parent: int | bytes | None = None, size: int = 16, **more: Any) -> dict:
+def stored(hashes: Sequence[int | bytes], *, parent: int | bytes | None = None, size: int = 16, **more: Any) -> Event:
     """BlockStored as a map, as vLLM 0.33 writes it."""
     tokens = list(range(len(hashes) * size))
     return {
@@ -33,7 +31,7 @@ def stored(hashes: Sequence[int | bytes], *, parent: int | bytes | None = None, 
     }
 
 
-def removed(*hashes: int | bytes, **more: Any) -> dict:
+def removed(*hashes: int | bytes, **more: Any) -> Event:
     """BlockRemoved likewise."""
     return {"type": "BlockRemoved", "block_hashes": list(hashes), "medium": "GPU", **more}
 
@@ -41,7 +39,7 @@ def removed(*hashes: int | bytes, **more: Any) -> dict:
 CLEARED = {"type": "AllBlocksCleared"}
 
 
-def as_array(event: dict) -> list:
+def as_array(event: Event) -> list[Any]:
     """The same event as vLLM 0.12 and SGLang write it."""
     return [event["type"], *(value for name, value in event.items() if name != "type")]
 
@@ -66,7 +64,7 @@ class Publisher:
         self.kept: deque[tuple[int, bytes]] = deque(maxlen=10_000)
         self.asked: list[int] = []
         self.replay_port: int | None = None
-        self._replay: zmq.Socket | None = None
+        self._replay: Any = None
         self._ended = threading.Event()
         if replays:
             self._replay = self._context.socket(zmq.ROUTER)
@@ -89,7 +87,8 @@ class Publisher:
     def subscribed(self) -> bytes:
         """Wait for a subscriber; the topic that it wants."""
         assert self._pub.poll(10_000), "nobody subscribes"
-        return self._pub.recv()[1:]
+        topic: bytes = self._pub.recv()[1:]
+        return topic
 
     def send(self, *events: Any, lost: bool = False, rank: int | None = None) -> None:
         """Publish one batch; one that is `lost` is only kept."""

@@ -1,7 +1,5 @@
 """The kind of one line of a log."""
 
-from __future__ import annotations
-
 from kvpressure.sources.logs.classify import locate
 
 

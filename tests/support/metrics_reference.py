@@ -1,14 +1,49 @@
 """`docs/metrics.md`, generated from the family table: `python -m tests.support.metrics_reference > docs/metrics.md`."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable
 
-from kvpressure.exposition.families import FAMILIES, JSON_VALUES, STABLE
+from kvpressure.exposition.families import FAMILIES, JSON_VALUES
 from kvpressure.exposition.text import OwnProcess
 from kvpressure.model.family import Scope
 from kvpressure.model.verdict import DETAILS
+
+STABLE = frozenset(
+    {
+        "bottleneck",
+        "bottleneck_info",
+        "build_info",
+        "container_last_termination_info",
+        "container_restarts_total",
+        "demand_replicas",
+        "effective_batch_size",
+        "engine_up",
+        "kv_cache_usage_ratio",
+        "kv_capacity_tokens",
+        "kv_free_tokens",
+        "lost_tokens_total",
+        "preemptions_total",
+        "queue_unserved_seconds",
+        "recommended_action",
+        "request_output_tokens",
+        "request_prompt_tokens",
+        "requests_running",
+        "requests_waiting",
+        "score_ratio",
+        "source_errors_total",
+        "source_up",
+        "symptom",
+        "target_answering",
+        "target_created_timestamp_seconds",
+        "target_info",
+        "target_listed",
+        "target_status",
+        "targets",
+        "thresholds_info",
+        "tokens_total",
+    }
+)
+"""Series that keep name, labels and meaning within a major version; all others are experimental, and may change."""
 
 _TITLES = {
     Scope.ENGINE: "Engines",

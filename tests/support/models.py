@@ -1,7 +1,5 @@
 """The model configurations under kvpressure/capacity/models, whole and changed."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

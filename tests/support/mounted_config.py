@@ -1,7 +1,5 @@
 """An engine whose configuration file comes from a ConfigMap, and that ConfigMap."""
 
-from __future__ import annotations
-
 from tests.stubs.kube_api import Object
 
 

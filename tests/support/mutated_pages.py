@@ -1,7 +1,5 @@
 """Stories of an engine whose counters do what no counter does, and what must hold of our own page after each."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """What recordings show of an engine at their end."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from pathlib import Path

@@ -4,8 +4,6 @@
 too, so that two trees can be compared with `diff -r`. What a reviewer reads is shorter: tests/support/golden_text.py.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

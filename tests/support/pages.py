@@ -3,8 +3,6 @@
 `python -m tests.support.pages` prints the golden table of signals by version.
 """
 
-from __future__ import annotations
-
 import json
 import lzma
 import sys
@@ -18,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kvpressure.engines.reader import PageReader
 from kvpressure.promtext.lines import Series
-from kvpressure.runtimes.table import COUNTERS, GAUGES, HISTOGRAMS
+from tests.support.signal_names import COUNTERS, GAUGES, HISTOGRAMS
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 TRACES = sorted(path.name.removesuffix(".jsonl.xz") for path in (FIXTURES / "traces").glob("*.jsonl.xz"))

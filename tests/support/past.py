@@ -1,7 +1,5 @@
 """A real Prometheus that holds the past of engines: recorded or simulated pages, as its scrapes saw them."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -20,6 +18,8 @@ from tests.support.prometheus import wait_until_ready
 from tests.support.tools import need
 
 START = 1_700_000_000.0
+LABELLED = "global: {scrape_interval: 15s, external_labels: {prometheus_replica: a}}\n"
+"""With labels for others than itself: a Thanos sidecar wants some."""
 _LINE = re.compile(rb"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{([^\n]*)\})? ([^ \n]+)", re.MULTILINE)
 
 
@@ -67,31 +67,30 @@ def openmetrics(scrapes: Iterable[Scrape], keep: re.Pattern[bytes] | None = None
 
 def make_blocks(folder: Path, scrapes: Iterable[Scrape]) -> Path:
     """The data folder of a Prometheus."""
-    lines, data = folder / "samples.om", folder / "data"
-    with lines.open("wb") as file:
-        file.writelines(openmetrics(scrapes))
+    return blocks_of(folder, openmetrics(scrapes))
+
+
+def blocks_of(folder: Path, lines: Iterable[bytes], *options: str) -> Path:
+    """The data folder of a Prometheus that has these samples too, given as OpenMetrics."""
+    file, data = folder / "samples.om", folder / "data"
+    with file.open("wb") as out:
+        out.writelines(lines)
     promtool = need("promtool", "prometheus")
-    made = subprocess.run(
-        [promtool, "tsdb", "create-blocks-from", "openmetrics", "-q", str(lines), str(data)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [promtool, "tsdb", "create-blocks-from", *options, "openmetrics", "-q", str(file), str(data)]
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr
-    lines.unlink()
+    file.unlink()
     return data
 
 
 @contextmanager
-def prometheus(folder: Path, data: Path, *flags: str) -> Iterator[str]:
-    """The address of a Prometheus on these blocks."""
+def prometheus(folder: Path, data: Path, *flags: str, config: str = LABELLED) -> Iterator[str]:
+    """The address of a Prometheus on these blocks. RuntimeError with its last words when it does not come up."""
     program, port = need("prometheus", "prometheus"), free_port()
-    config = folder / "prometheus.yml"
-    # Labels for others than itself: a Thanos sidecar wants some.
-    config.write_text("global: {scrape_interval: 15s, external_labels: {prometheus_replica: a}}\n")
+    (folder / "prometheus.yml").write_text(config)
     command: Sequence[str] = (
         program,
-        f"--config.file={config}",
+        f"--config.file={folder / 'prometheus.yml'}",
         f"--storage.tsdb.path={data}",
         "--storage.tsdb.retention.time=100y",
         f"--web.listen-address=127.0.0.1:{port}",

@@ -1,7 +1,5 @@
 """A document of a look back, made from a recording without a Prometheus."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

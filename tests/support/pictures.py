@@ -3,8 +3,6 @@
 From recordings, through the pipeline and the templates that the exporter draws it with, by a real browser.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import sys

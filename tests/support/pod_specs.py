@@ -1,7 +1,5 @@
 """Pods to be read, hostile and ordinary, one for each number: the same number is always the same pod."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from random import Random

@@ -4,8 +4,6 @@ A test names facts as the groups of `VerdictWindow` do (`waiting_ratio=0.8, at_c
 them, and a fact that comes out otherwise is an error: no page gives it together with the others.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass

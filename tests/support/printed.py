@@ -1,7 +1,5 @@
 """What a report looks like on a terminal."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Real processes for end-to-end tests: started, asked over HTTP, and always ended."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """A Prometheus that was just started."""
 
-from __future__ import annotations
-
 import subprocess
 import time
 import urllib.error

@@ -3,8 +3,6 @@
 Slow and obvious, and the oracle of the fast one. Without sessions, whose contexts are another subject.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

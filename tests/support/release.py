@@ -1,7 +1,5 @@
 """The tools that releases are made with, run from the environment that `make` gives them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 

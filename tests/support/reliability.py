@@ -4,8 +4,6 @@
 `tests/fuzz/results.json`); what stands around them is kept. With `--fuzzing` it writes that section alone.
 """
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections import Counter

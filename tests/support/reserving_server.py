@@ -6,8 +6,6 @@ seat is free, and the step's prompts are within their budget. Requests on their 
 scheduled, as TensorRT-LLM has it.
 """
 
-from __future__ import annotations
-
 import random
 from bisect import bisect_left
 from collections import deque

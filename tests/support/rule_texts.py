@@ -5,8 +5,6 @@ texts are written again, and only where the alert that fired has the labels that
 for whom, stays what the tests say. Read the diff.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The rules as generated with the packaged thresholds, read once, and what their expressions query."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -1,7 +1,5 @@
 """The runbooks taken apart: their sections, and their code blocks by language."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The samples of one page, read at once."""
 
-from __future__ import annotations
-
 from kvpressure.promtext.lines import Series
 from kvpressure.promtext.scanner import PageScanner
 

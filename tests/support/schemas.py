@@ -1,7 +1,5 @@
 """Documents against the published schemas, with jsonschema as the judge: closed, so that no key goes undescribed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

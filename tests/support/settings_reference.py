@@ -1,7 +1,5 @@
 """Writes `docs/configuration.md` from the settings' models: `python -m tests.support.settings_reference`."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import itertools

@@ -4,8 +4,6 @@
 0.5.23 exports by default; what its own scheduler does is in tests/fixtures/lab/sglang.
 """
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 

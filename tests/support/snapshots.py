@@ -1,7 +1,5 @@
 """A snapshot made from a recording and two invented GPUs, for tests of pages."""
 
-from __future__ import annotations
-
 import dataclasses
 from functools import partial
 

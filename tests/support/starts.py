@@ -1,7 +1,5 @@
 """The starts of containers read in one call each, with a budget of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from kvpressure import launch as declared

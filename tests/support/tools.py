@@ -1,7 +1,5 @@
 """What most tests need: where files lie, programs that may be missing, golden files."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

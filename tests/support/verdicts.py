@@ -1,7 +1,5 @@
 """Verdicts on recordings of the scheduler lab, and evidence made by hand, for tests of what a verdict says."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Views of engines made by hand."""
 
-from __future__ import annotations
-
 from kvpressure.model.values import Derived
 from kvpressure.model.verdict import Diagnosis
 from kvpressure.model.view import EngineKey, EngineView

@@ -3,15 +3,15 @@
 A server that takes eight seconds costs a test two milliseconds, and how busy the machine is changes nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
+import functools
 import selectors
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 from unittest import mock
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 WALL_SECONDS = 1.8e9
@@ -83,3 +83,13 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         assert isinstance(loop, VirtualLoop)
         with mock.patch.object(asyncio, "wrap_future", loop.wrap_future):
             return runner.run(main)
+
+
+def on_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Make a coroutine function a plain test that runs to its end on a virtual loop."""
+
+    @functools.wraps(test)
+    def as_a_plain_test(*args: P.args, **kwargs: P.kwargs) -> None:
+        run(test(*args, **kwargs))
+
+    return as_a_plain_test

@@ -1,7 +1,5 @@
 """What the tests of the HTTP server share: a server on the running loop, and clients that are as rude as they like."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib

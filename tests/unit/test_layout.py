@@ -1,7 +1,5 @@
 """Tests mirror what they test: a module's tests are found by its path, and what tests share by looking in one place."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

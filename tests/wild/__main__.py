@@ -1,7 +1,5 @@
 """Prints the public cases: right, or what of it is not."""
 
-from __future__ import annotations
-
 import sys
 
 from tests.wild.judge import cases, wrongs

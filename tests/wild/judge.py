@@ -1,7 +1,5 @@
 """Runs a public case through the program as its user does, and says what is not right."""
 
-from __future__ import annotations
-
 import json
 import lzma
 import re

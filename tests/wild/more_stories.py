@@ -3,8 +3,6 @@
 Counts, rates and shares are those of the reports that `cases.yaml` names; the rest was filled in.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from tests.wild.servers import Phase, Server, Story, pool, rounds

@@ -1,7 +1,5 @@
 """What servers would have on their pages of which a report gives figures: counters that go on, gauges of a phase."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 

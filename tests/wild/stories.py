@@ -4,8 +4,6 @@ Counts, rates and shares are those of the reports that `cases.yaml` names; lengt
 block counts were filled in where a report gives none.
 """
 
-from __future__ import annotations
-
 import json
 import lzma
 from collections.abc import Iterator, Mapping, Sequence

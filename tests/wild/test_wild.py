@@ -1,7 +1,5 @@
 """Public reports get the right answer; what still falls short is listed with the case, and falls short as it says."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.wild.judge import Case, cases, wrong_at, wrongs

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from kvpressure.advice.desired import ReplicaReading, desired_replicas
+from kvpressure.advice.workload import demands_of, desired_replicas
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.limits import KV_DTYPE, SMALL_KV_BITS, Limits
 from kvpressure.model.record import record
@@ -266,9 +266,9 @@ class Case(Sizing):
 
         None where that does not measure what holds requests up, or nothing does.
         """
-        reading = ReplicaReading.of("", self.derived)
-        counted = desired_replicas([reading], self.thresholds)
-        measured = self.diagnosis.cause is Cause.KV_CACHE_PRESSURE and "kv_tokens" in reading.demand
+        demand = demands_of(self.derived)
+        counted = desired_replicas(demand, self.thresholds)
+        measured = self.diagnosis.cause is Cause.KV_CACHE_PRESSURE and "kv_tokens" in demand
         return counted if measured or (counted or 1) > 1 else None
 
     @property

@@ -14,7 +14,7 @@ from kvpressure.capacity.cards import table_for
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.action import Expected, Shift
 from kvpressure.model.values import Derived, at
-from kvpressure.simulation import config_changes, eviction_cures, greedy_search, search
+from kvpressure.simulation import config_changes, eviction_cures, greedy_search
 from kvpressure.simulation.calibrate import Given, Known, growing_share, held_at
 from kvpressure.simulation.config_changes import (
     OFFLOAD,
@@ -82,7 +82,7 @@ def without_restart(case: Case, model: Model) -> Choice:
 def without_gpu(case: Case, model: Model) -> Step | None:
     """Return the step that gains most without more GPUs, though it refuses many; None where none is sure to help."""
     settings, more = _changes(case, model)
-    best = search.without_gpu(model, [*settings, *more])
+    best = greedy_search.without_gpu(model, [*settings, *more])
     if best is None or _judged(case, best.expected).worse:
         return None
     drain = model.drain_seconds([best.change])

@@ -1,17 +1,20 @@
-"""A workload: replicas (ranks among them) of one model, namespace, workload and role, side by side.
+"""A workload: replicas (ranks among them) of one model, namespace, workload and role, side by side. PURE.
 
-Whether they are uneven is what rules/recording/uneven.yaml.j2 records; a test gives both the same engines. PURE.
+Whether they are uneven is what rules/recording/uneven.yaml.j2 records, and how many replicas would serve all demand
+what rules/recording/replicas.yaml.j2 does; tests give both the same engines.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.record import record
-from kvpressure.model.values import at
+from kvpressure.model.values import Derived, at
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView, cause_of, role_of
 
@@ -56,9 +59,48 @@ def workload_of(view: EngineView) -> Workload:
 
 def demand_of(view: EngineView) -> float | None:
     """Return the demand on an engine in engines like it, of its scarcest constraint; None where that is not known."""
-    demand = view.derived.get("demand_replicas")
-    found = (at(view.derived, "demand_replicas", name) for name in demand) if isinstance(demand, Mapping) else ()
-    return max((value for value in found if value is not None), default=None)
+    return max(demands_of(view.derived).values(), default=None)
+
+
+def demands_of(derived: Derived) -> dict[str, float]:
+    """Return the demand on an engine in engines like it by constraint, without those that are not known."""
+    demand = derived.get("demand_replicas")
+    known = {name: at(derived, "demand_replicas", name) for name in demand} if isinstance(demand, Mapping) else {}
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def demand_replicas(engines: Iterable[tuple[str, Mapping[str, float]]]) -> dict[str, float]:
+    """Return demand in replicas by constraint, each used fully; {} where no replica reports any.
+
+    Of each engine its replica (the same for all ranks behind one address) and its demand by constraint are given. Of
+    several ranks the one with the highest demand counts. A replica that reports nothing counts as the average of the
+    others; one that reports other constraints only has little demand on this one so far.
+    """
+    replicas: defaultdict[str, list[Mapping[str, float]]] = defaultdict(list)
+    for replica, demand in engines:
+        replicas[replica].append(demand)
+    reporting = [ranks for ranks in replicas.values() if any(ranks)]
+    together: defaultdict[str, float] = defaultdict(float)
+    for ranks in reporting:
+        for constraint in {name for rank in ranks for name in rank}:
+            together[constraint] += max(rank.get(constraint, 0.0) for rank in ranks)
+    return {constraint: demand * len(replicas) / len(reporting) for constraint, demand in together.items()}
+
+
+def desired_replicas(demand: Mapping[str, float], thresholds: Thresholds, before: int = 1) -> int | None:
+    """Return the replicas to run now for that demand by constraint, never less than 1; None where none is known.
+
+    At most `most_replicas` of those that were requested `before`.
+    """
+    if not demand:
+        return None
+    required = max(demand.values()) / thresholds.scaling.target_ratio
+    return min(max(1, math.ceil(required)), most_replicas(before, thresholds))
+
+
+def most_replicas(before: int, thresholds: Thresholds) -> int:
+    """Return the most that may be requested `scaling_down_hold_seconds` after `before` were."""
+    return max(math.floor(thresholds.scaling.up_max_factor * before), before + int(thresholds.scaling.up_step_count))
 
 
 def unevenness(views: Sequence[EngineView], thresholds: Thresholds) -> Uneven | None:

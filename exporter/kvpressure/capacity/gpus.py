@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final
 
-from kvpressure.capacity.arithmetic import GIB
-
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
@@ -53,7 +51,7 @@ _GIB: Final = {
     "T4": 14.56,
 }
 
-GPUS: Final = {name: Gpu(name, gib * GIB) for name, gib in _GIB.items()}
+GPUS: Final = {name: Gpu(name, gib * 2**30) for name, gib in _GIB.items()}
 
 _SPELLINGS: Final = (
     ("RTX-PRO-6000", r"rtx pro 6000"),
@@ -67,6 +65,22 @@ _SPELLINGS: Final = (
     *((f"GAUDI{number}", rf"(?:gaudi|hl) ?{number}") for number in (2, 3)),
 )
 _PARTS: Final = tuple((name, re.compile(rf"\b{pattern}\b")) for name, pattern in _SPELLINGS)
+_MACHINES: Final = tuple(
+    (name, re.compile(rf"\b(?:{pattern})"))
+    for name, pattern in (
+        ("A100-40", r"p4d\.|a2 (?:high|mega)gpu|nd96asr v4"),
+        ("A100-80", r"p4de\.|a2 ultragpu|nd96amsr a100|nc\d+ads a100"),
+        ("H100", r"p5\.|a3 (?:high|mega|edge)gpu"),
+        ("H200", r"p5en?\.|a3 ultragpu"),
+        ("B200", r"a4 highgpu"),
+        ("T4", r"g4dn\."),
+        ("A10", r"g5\."),
+        ("L4", r"gr?6\.|g2 standard"),
+        ("L40S", r"g6e\."),
+        ("RTX-PRO-6000", r"g7e\.|g4 standard"),
+    )
+)
+"""Types of machines of AWS, Google Cloud and Azure whose names do not say it, or not its size."""
 # These were made in several sizes: the product's number tells which, and another number is another part.
 _SIZED: Final = {("h100", ""): "H100", ("h100", "80"): "H100", ("h200", ""): "H200", ("h200", "141"): "H200"} | {
     ("a100", size): f"A100-{size}" for size in ("40", "80")
@@ -75,14 +89,16 @@ _SIZED_PART: Final = re.compile(r"\b(a100|h100|h200)\b(?:.*?\b(\d+) ?g?(?:i?b)?\
 
 
 def gpu_named(text: str) -> Gpu | None:
-    """Return the GPU that a product name, a node label or an accelerator type means; None for an unknown one.
+    """Return the GPU that a product name, a node label, an accelerator or a machine type means, None for others.
 
-    >>> [one.name for one in map(gpu_named, ("NVIDIA-H100-80GB-HBM3", "nvidia-l4", "NVIDIA-A100-SXM4-40GB")) if one]
-    ['H100', 'L4', 'A100-40']
+    >>> [one.name for one in map(gpu_named, ("NVIDIA-H100-80GB-HBM3", "p5.48xlarge", "NVIDIA-A100-SXM4-40GB")) if one]
+    ['H100', 'H100', 'A100-40']
     """
     words = re.sub(r"[^a-z0-9.]+", " ", text.lower())
     if re.search(r"\b(?:mig|nvl|laptop|3e|144gb?)\b", words):
         return None  # a slice, or a variant with another memory (H20-3e, GH200 144G)
+    if (machine := next((name for name, pattern in _MACHINES if pattern.search(words)), None)) is not None:
+        return GPUS[machine]
     if (sized := _SIZED_PART.search(words)) is not None:
         part, size = sized[1], sized[2] or ""
         if part == "a100" and not size and "tesla" in words:

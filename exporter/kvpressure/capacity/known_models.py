@@ -6,6 +6,7 @@ fine-tuned or requantized copies are not here: their files may differ. `--model-
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Final
@@ -100,11 +101,15 @@ KNOWN_MODELS: Final[Mapping[str, tuple[str, ...]]] = {
 """Names on the Hugging Face hub, by the file's name without its ending."""
 
 _FILES: Final = {name.lower(): file for file, names in KNOWN_MODELS.items() for name in names}
+_CACHED: Final = re.compile(r"/models--([\w.-]+?)--([\w.-]+)/snapshots/")
+"""The hub's own cache, whose folders are called like the models."""
 _ALONE: Final = {name.rpartition("/")[2]: file for name, file in _FILES.items()}
 
 
 def file_of(served: str) -> str | None:
     """Return the file for a name on the hub, or a URI or a path that ends in it (`hf://...`); None for any other."""
+    if (cached := _CACHED.search(served.strip().lower())) is not None:
+        return _FILES.get(f"{cached[1]}/{cached[2]}")
     scheme, _, rest = served.strip().rpartition("://")
     name = rest.rstrip("/").partition(":")[0].lower()
     in_path = scheme not in {"", "hf"} or name.startswith(("/", ".")) or name.count("/") > 1

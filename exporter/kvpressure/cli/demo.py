@@ -32,7 +32,8 @@ from kvpressure.exposition.wording import meaning
 from kvpressure.model.catalogue import NOT_KNOWN
 from kvpressure.model.samples import GpuReport, GpuSample, SourceHealth
 from kvpressure.model.view import EngineView
-from kvpressure.sources.gpu.process import Status
+from kvpressure.net.guard import Health
+from kvpressure.sources.gpu.process import take_report
 from kvpressure.sources.source import OnReport, Source
 
 RECORDING = "demo.jsonl.xz"
@@ -137,18 +138,18 @@ class RecordedGpus(Source):
 
     def __init__(self, incident: Recorded, clock: DemoClock, on_report: OnReport) -> None:
         self._incident, self._clock, self._on_report = incident, clock, on_report
-        self._status = Status("recorded", clock.wall())
+        self._health = Health("recorded", "", clock.wall(), "no answer yet")
 
     def health(self) -> tuple[SourceHealth, ...]:
         """Return its health."""
-        return (self._status.health,)
+        return (self._health.latest,)
 
     async def run(self) -> None:
         """Read until cancelled."""
         while True:
             t, now = self._clock.wall(), self._clock.monotonic()
             report = GpuReport(t, tuple(replace(sample, t=t) for sample in self._incident.gpus(now)))
-            self._status.reported(t, report)
+            take_report(self._health, t, report)
             self._on_report("recorded", report)
             await self._clock.sleep_until(now + 1.0)
 

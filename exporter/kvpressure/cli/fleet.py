@@ -11,8 +11,15 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kvpressure.advice.desired import ReplicaReading, demand_replicas
-from kvpressure.advice.workload import ROUTE_BY_LOAD, Workload, demand_of, unevenness, workload_of
+from kvpressure.advice.workload import (
+    ROUTE_BY_LOAD,
+    Workload,
+    demand_of,
+    demand_replicas,
+    demands_of,
+    unevenness,
+    workload_of,
+)
 from kvpressure.cli.findings import Finding, worst_first
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition.wording import count, failures_text, meaning, percent, quantity
@@ -178,13 +185,9 @@ def _judged(workload: Workload, found: Sequence[Finding]) -> WorkloadFinding:
 
 def _demand(found: Sequence[Finding]) -> str:
     """Return how many replicas the demand fills, "" where that is not known."""
-    readings = []
-    for finding in found:
-        demand = None if finding.view is None else finding.view.derived.get("demand_replicas")
-        if isinstance(demand, Mapping):
-            known = {name: value for name in demand if (value := at(demand, name)) is not None}
-            readings.append(ReplicaReading(finding.target, known))
-    needed = max(demand_replicas(readings).values(), default=None)
+    views = [(finding.target, finding.view) for finding in found if finding.view is not None]
+    told = [(target, demands_of(view.derived)) for target, view in views if "demand_replicas" in view.derived]
+    needed = max(demand_replicas(told).values(), default=None)
     return "" if needed is None else f"; the demand fills {count(needed)}"
 
 

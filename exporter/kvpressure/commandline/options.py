@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import yaml
 
-from kvpressure.commandline.words import Budget, BudgetExceededError, as_written, unless
+from kvpressure.commandline.words import Budget, BudgetExceededError, Word, as_written, unless
 from kvpressure.config import strict_yaml
 
 # As Python's int(), with at most eighteen digits: more than any limit has.
@@ -90,13 +90,14 @@ _AFTER_NAME: Final = re.compile(r"[=\s]")
 class Given:
     """An option's value as text ("" of a bare flag), the words it is `written` as, and its file, "" without one.
 
-    `unless` are the variables in its value that another place may set too.
+    `unless` are the variables in its value that another place may set too; `perhaps`: a condition decides about it.
     """
 
     text: str
     written: str
     file: str = ""
     unless: tuple[str, ...] = ()
+    perhaps: bool = False
 
     @property
     def value_as_written(self) -> str:
@@ -135,12 +136,14 @@ class Options:
     """The options of one start.
 
     `given` are those of the dialect by full name; `new_tokens` the limits on output tokens, the last of which is in
-    force; `hidden` the reasons why there may be unknown options, in sentences without a full stop.
+    force; `hidden` the reasons why there may be unknown options, in sentences without a full stop; `perhaps` are those
+    that a condition decides about.
     """
 
     given: Mapping[str, Given] = field(default_factory=dict)
     new_tokens: tuple[Given, ...] = ()
     hidden: tuple[str, ...] = ()
+    perhaps: Mapping[str, Given] = field(default_factory=dict)
 
 
 def read_options(words: Sequence[str], files: Mapping[str, str], budget: Budget, dialect: Dialect) -> Options:
@@ -151,6 +154,7 @@ def read_options(words: Sequence[str], files: Mapping[str, str], budget: Budget,
     given: dict[str, Given] = {}
     dotted: dict[str, dict[str, Any]] = {}
     hidden: dict[str, None] = {}
+    maybe: dict[str, Given] = {}
     for at, word in enumerate(words):
         budget.take(len(word))
         if _may_be_options(words, at, dialect):
@@ -159,20 +163,25 @@ def read_options(words: Sequence[str], files: Mapping[str, str], budget: Budget,
             name, key, value = found
             if name == "config":
                 hidden.update(dict.fromkeys(_hidden_file(value, files)))
-            if key:
+            if isinstance(word, Word) and word.perhaps:
+                maybe[name] = value
+            elif key:
                 _nest(dotted.setdefault(name, {}), key, value.text, budget)
             else:
                 given[name] = value
+                maybe.pop(name, None)
     for name, keys in dotted.items():
         given[name] = Given(json.dumps(keys), f"--{name}.{next(iter(keys))}")
     config = given.pop("config", None)
     if config is not None and _is_read(config) and config.text in files:
-        entries = _entries(files[config.text], config.text, budget)
+        entries = entries_of(files[config.text], config.text, budget)
         if entries is None:
             hidden[f"the file of --config, {config.value_as_written}, is not a YAML mapping"] = None
         given = _from_file(entries or {}, config.text, budget, dialect) | given
-    caps = () if dialect.output_caps is None else tuple(dialect.output_caps(given, files, budget))
-    return Options(given, caps, tuple(hidden))
+    maybe = {name: value for name, value in maybe.items() if given.get(name) != value}
+    caps_in = dialect.output_caps or (lambda given, files, budget: ())  # noqa: ARG005 - it has none
+    caps = (*caps_in(given, files, budget), *(replace(cap, perhaps=True) for cap in caps_in(maybe, files, budget)))
+    return Options(given, caps, tuple(hidden), maybe)
 
 
 def unresolved(text: str) -> bool:
@@ -264,7 +273,7 @@ def _from_file(entries: Mapping[str, Any], path: str, budget: Budget, dialect: D
     return givens
 
 
-def _entries(text: str, path: str, budget: Budget) -> Mapping[str, Any] | None:
+def entries_of(text: str, path: str, budget: Budget) -> Mapping[str, Any] | None:
     """Return the entries of a YAML mapping, {} for an empty file, None for anything else."""
     budget.take(len(text))
     try:

@@ -29,6 +29,10 @@ MORE: Final = "="
 """A name that no variable can have: an environment with it may have variables that are not listed."""
 
 
+GPUS: Final = "=gpus"
+"""Likewise: the number of GPUs that a script gets, which it may ask nvidia-smi for."""
+
+
 class BudgetExceededError(Exception):
     """There is more than may be read. What was read before is true, but the rest may contradict it."""
 
@@ -51,12 +55,13 @@ class Budget:
 class Word(str):
     """A word in which variables were filled in: `written` is it before that.
 
-    `unless` are those whose value another place may set too.
+    `unless` are those whose value another place may set too; `perhaps`: a condition decides whether the word is there.
     """
 
-    __slots__ = ("unless", "written")
+    __slots__ = ("perhaps", "unless", "written")
     written: str
     unless: tuple[str, ...]
+    perhaps: bool
 
 
 Words = tuple[str, ...]
@@ -76,12 +81,12 @@ def unless(word: str) -> tuple[str, ...]:
     return word.unless if isinstance(word, Word) else ()
 
 
-def filled_word(text: str, written: str, names: Sequence[str] = ()) -> str:
+def filled_word(text: str, written: str, names: Sequence[str] = (), *, perhaps: bool = False) -> str:
     """Return the text as a word that was written in another way; itself where it was not."""
-    if text == written and not names:
+    if text == written and not names and not perhaps:
         return text
     word = Word(text)
-    word.written, word.unless = written, tuple(dict.fromkeys(names))
+    word.written, word.unless, word.perhaps = written, tuple(dict.fromkeys(names)), perhaps
     return word
 
 
@@ -210,10 +215,6 @@ class _Around:
     end: str
     condition: str = ""
 
-    @property
-    def is_loop(self) -> bool:
-        return self.end == "done"
-
 
 _TOKEN: Final = re.compile(
     r"(?P<blank>(?:[ \t\r]|\\\n)+)|(?P<comment>(?<![^\s;&|()])\#[^\n]*)"
@@ -228,6 +229,8 @@ _PARENTHESIS: Final = re.compile(r"[()]")
 _DOLLAR: Final = "\ue000"
 _BACKSLASH: Final = "\ue001"
 """Stand for a dollar that is no variable's, and for a backslash that escapes nothing, while a word is read."""
+_PERHAPS: Final = "\ue002"
+"""Begins a word in a variable that a condition decides about."""
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)(\+?)=", re.ASCII)
 _NAMES: Final = re.compile(r"\$\{?([A-Za-z_]\w*)", re.ASCII)
 _LIST: Final = re.compile(r"\$(?:([@*])|\{(?:([@*])|([A-Za-z_]\w*)\[[@*]\])\})", re.ASCII)
@@ -245,6 +248,9 @@ _STEPS: Final = frozenset(
 )
 _DEFAULT: Final = re.compile(r"\$\{([A-Za-z_]\w*):?=.*\}", re.DOTALL | re.ASCII)
 _SUBSTITUTION: Final = re.compile(r"\$\(|`")
+_GPU_COUNT: Final = re.compile(
+    r"(?:\$\(|`)\s*nvidia-smi\s(?:-L|--list-gpus|[^|)`]*noheader[^|)`]*)\s*\|\s*wc\s+(?:-l|--lines)\s*[)`]"
+)
 _MOST_NAMES: Final = 3
 _COMMAND_STEPS: Final = 6
 """What a command costs beside its words, in steps of the budget."""
@@ -341,7 +347,9 @@ class Script:
         elif kind == "substitution":
             if token[0][0] == "$":
                 self._skip_parentheses(token[0].count("("))
-            self._add(self._text[start : self._at])
+            written = self._text[start : self._at]
+            count = self.values.get(GPUS) if _GPU_COUNT.fullmatch(written) else None
+            self._add(count or written, filled=count is not None)
         elif kind == "escaped":
             self._add("" if token["escaped"] == "\n" else token["escaped"].replace("$", _DOLLAR))
         else:
@@ -378,7 +386,7 @@ class Script:
                 self._end_word()
             if word or len(words) == 1:
                 self._word = self._word or []
-                self._add(str(word), [*names, *unless(word)], filled=not word.startswith("-"))
+                self._add(str(word), [*names, *unless(word)], filled=not word.lstrip(_PERHAPS).startswith("-"))
 
     def _add(self, text: str, names: Sequence[str] = (), *, filled: bool = False) -> None:
         self._budget.take(len(text))
@@ -402,7 +410,8 @@ class Script:
         self._budget.take()
         text = "".join(self._word).replace(_DOLLAR, "$")
         written = self._text[self._start : self._at].strip().strip('"')
-        word = filled_word(text, written if self._filled else text, self._names)
+        is_perhaps, text = text[:1] == _PERHAPS, text.removeprefix(_PERHAPS)
+        word = filled_word(text, written if self._filled else text, self._names, perhaps=is_perhaps)
         self._word, self._names, self._filled = None, [], False
         if self._redirects:
             self._redirects, self._target = False, text
@@ -450,7 +459,9 @@ class Script:
         name = words[-1] if len(words) == 1 else words[0]
         alone = "the commands beside it" if operator in {"|", "&"} or self._may_fail else ""
         self._goes_on = operator in {"&&", "||", "|"}
-        self._may_fail = operator == "|" or (operator == "&&" and (self._may_fail or not self._succeeds(name)))
+        # What is expected to succeed lets what follows it behind `&&` run.
+        succeeds = name in _STEPS or _ASSIGNMENT.match(name) is not None
+        self._may_fail = operator == "|" or (operator == "&&" and (self._may_fail or not succeeds))
         self._after_test = operator in {"&&", "||"} and (
             self._after_test or operator == "||" or words[0] in _TESTS or words[0].startswith("((")
         )
@@ -464,14 +475,10 @@ class Script:
         yield Command(tuple(words[program:]), "" if condition == _LOOP else condition, sets)
         self._change(words[program:], condition or alone)
 
-    def _succeeds(self, name: str) -> bool:
-        """Return whether a command is expected to succeed, so that what follows it behind `&&` runs."""
-        return name in _STEPS or _ASSIGNMENT.match(name) is not None
-
     def _condition(self) -> str:
         """Return the innermost condition around the present command, "" for none."""
         found = next((around.condition for around in reversed(self._around) if around.condition), "")
-        in_loop = any(around.is_loop for around in self._around)
+        in_loop = any(around.end == "done" for around in self._around)
         return found or (_TEST if self._after_test else _LOOP if in_loop else "")
 
     def _change(self, words: Sequence[str], condition: str) -> None:
@@ -512,15 +519,20 @@ class Script:
         """Set a variable; one that is set twice, or under a condition, has no known value from then on."""
         self._budget.take(len(value or ""))
         before = self.values.get(name)
-        if before and value and value.startswith(f"{before} "):
-            # It is longer, and what it was still stands at its beginning: under a condition that, and `$NAME`.
+        longer = bool(before and value and value.startswith(f"{before} "))
+        if longer:  # what it was still stands at its beginning
             self._assigned.discard(name)
-            value = f"{before} ${name}" if condition else value
-            if condition:
-                self.uncertain.setdefault(name, condition)
-        elif condition and before != value:
+        if condition and before != value:
             self.uncertain.setdefault(name, condition)
-            value = None
+            self._budget.take(len(before or ""))
+            texts = (text.removeprefix(_PERHAPS) for text in (before, value) if text)
+            if before is not None and value and all(text.startswith("-") for text in texts):
+                # Options: any of them may be there.
+                known, others = (before, value[len(before) :]) if longer else ("", f"{before} {value}")
+                value = " ".join([known, *(_only_perhaps(word) for word in others.split())]).strip()
+                self._assigned.discard(name)
+            else:
+                value = None
         self.values[name] = None if name in self._assigned and self.values.get(name) != value else value
         self._assigned.add(name)
 
@@ -545,8 +557,11 @@ class Script:
         before = self._lists.get(name)
         if condition := self._condition():
             self.uncertain.setdefault(name, condition)
-        known = not condition and (before is not None if adds else name not in self._assigned)
-        self._lists[name] = ((*(before or ()), *words) if adds else words) if known else None
+            self._budget.take(steps=len(before or ()))
+            words = tuple(map(_only_perhaps, words))
+            before = before if adds or before is None else tuple(map(_only_perhaps, before))
+        known = before is not None if adds or condition else name not in self._assigned
+        self._lists[name] = ((*(before or ()), *words) if adds or condition else words) if known else None
         self._assigned.add(name)
         self._goes_on = False
 
@@ -562,6 +577,12 @@ class Script:
                 body = Filling(self.values, self._budget).fill(body)[0]
             self.files[path or f"<<{end}"] = body
         self._ends.clear()
+
+
+def _only_perhaps(word: str) -> str:
+    """Return a word, in a variable's text, as one that a condition decides about."""
+    marked = f"{_PERHAPS}{word.removeprefix(_PERHAPS)}"
+    return filled_word(marked, marked, unless(word))
 
 
 def _is_positional(before: str, word: str) -> bool:

@@ -187,7 +187,7 @@ class Daemon:
         await asyncio.to_thread(self._targets.refresh, self._clock.wall())
         new = {target.name: target for target in self._targets.targets}
         if restart:
-            await self._feeds.restart_polling(self.settings, new.values())
+            await self._feeds.fleet.restart(self.settings, new.values())
         else:
             await self._feeds.fleet.apply(changes_between(old, new))
         self._feeds.pipeline.forget(old.keys() - new.keys())
@@ -235,7 +235,6 @@ class Daemon:
         }
 
 
-_NOT_YET_READ: Final = ("starting", "pending")
 _EXPECTED: Final = (*ABSENT_REASONS, DetachedError.reason, NOT_READ_REASON)
 
 
@@ -252,7 +251,7 @@ class HealthLog:
         self._states = {key: state for key, state in self._states.items() if key in known}
         for health in sources:
             key, state = (health.source, health.target), (health.up, health.reason)
-            if self._states.get(key) == state or health.reason in _NOT_YET_READ:
+            if self._states.get(key) == state or health.reason == "pending":
                 continue
             self._states[key] = state
             write = self._log.info if health.up or health.reason in _EXPECTED else self._log.warning

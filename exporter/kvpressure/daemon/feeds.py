@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,6 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.daemon.node_sources import SOURCES, NodeSources
 from kvpressure.daemon.pollers import EngineFleet
 from kvpressure.engine_state import Pipeline, PipelineSettings
-from kvpressure.engines.targets import Changes
 from kvpressure.model.incident import Price
 from kvpressure.model.samples import EnginePage, GpuReport
 from kvpressure.net.schedule import Clock
@@ -33,10 +32,8 @@ class Feeds:
         pipeline: PipelineSettings | None = None,
         on_page: Callable[[Target, EnginePage], None] | None = None,
     ) -> None:
-        self._clock = clock
-        self._take_page = on_page or self._on_page
         self.pipeline = Pipeline(pipeline or pipeline_settings(settings), thresholds)
-        self.fleet = EngineFleet(settings, clock, self._take_page)
+        self.fleet = EngineFleet(settings, clock, on_page or self._on_page)
         self.node = NodeSources(settings, clock, self._on_gpus, registered)
 
     async def stop(self) -> None:
@@ -51,13 +48,6 @@ class Feeds:
             self.pipeline.restore_baselines(baselines)
         self.pipeline.settings = new
         self.pipeline.set_thresholds(thresholds)
-
-    async def restart_polling(self, settings: Settings, targets: Iterable[Target]) -> None:
-        """Poll the targets anew with other settings; counts and health go on."""
-        fleet, self.fleet = self.fleet, EngineFleet(settings, self._clock, self._take_page)
-        await fleet.stop()
-        self.fleet.inherit(fleet)
-        await self.fleet.apply(Changes(added=tuple(targets)))
 
     def _on_page(self, target: Target, page: EnginePage) -> None:
         self.pipeline.on_page(target, page)

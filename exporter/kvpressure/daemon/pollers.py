@@ -68,9 +68,11 @@ class EngineFleet:
             self._gone.update(_cost(source))
             self._before[name] = source.health()
 
-    def inherit(self, fleet: EngineFleet) -> None:
-        """Continue the counts of a stopped fleet, and report its health of each target until that is polled again."""
-        self._gone, self._before = fleet._gone, fleet._before
+    async def restart(self, settings: Settings, targets: Iterable[Target]) -> None:
+        """Poll the targets anew with other settings; counts go on, and health until each is polled again."""
+        await self.stop()
+        self._settings = settings.poll
+        await self.apply(Changes(added=tuple(targets)))
 
     def health(self) -> list[SourceHealth]:
         """Return the health of every target; of one that was just restarted, its health before."""

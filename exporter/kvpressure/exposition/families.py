@@ -149,43 +149,6 @@ FAMILIES: Final = tuple(family for family in _DECLARED if family.type != JSON_ON
 JSON_VALUES: Final = tuple(family for family in _DECLARED if family.type == JSON_ONLY)
 """Values of engines that are in the JSON and not on the page."""
 
-STABLE: Final = frozenset(
-    {
-        "bottleneck",
-        "bottleneck_info",
-        "build_info",
-        "container_last_termination_info",
-        "container_restarts_total",
-        "demand_replicas",
-        "effective_batch_size",
-        "engine_up",
-        "kv_cache_usage_ratio",
-        "kv_capacity_tokens",
-        "kv_free_tokens",
-        "lost_tokens_total",
-        "preemptions_total",
-        "queue_unserved_seconds",
-        "recommended_action",
-        "request_output_tokens",
-        "request_prompt_tokens",
-        "requests_running",
-        "requests_waiting",
-        "score_ratio",
-        "source_errors_total",
-        "source_up",
-        "symptom",
-        "target_answering",
-        "target_created_timestamp_seconds",
-        "target_info",
-        "target_listed",
-        "target_status",
-        "targets",
-        "thresholds_info",
-        "tokens_total",
-    }
-)
-"""Series that keep name, labels and meaning within a major version; all others are experimental, and may change."""
-
 
 def engine_values(view: EngineView) -> Derived:
     """Return an engine's values as they are exported; of a silent engine only that it is: rules remember the rest."""
@@ -202,7 +165,7 @@ def engine_values(view: EngineView) -> Derived:
 
 def _recommended(view: EngineView) -> Derived:
     keys = {"first": view.step, "without_gpu": view.step_without_gpu}
-    steps = {rank: {key: {step_text(key): 1.0}} for rank, key in keys.items() if key}
+    steps = {rank: {key: {STEP_TEXTS.get(key, "run triage"): 1.0}} for rank, key in keys.items() if key}
     return {"recommended_action": steps} if steps else {}
 
 
@@ -216,11 +179,6 @@ STEP_TEXTS: Final = {
     },
 }
 """What alerts say of a step, by its word: a closed table."""
-
-
-def step_text(word: str) -> str:
-    """Return a step in words for alerts."""
-    return STEP_TEXTS.get(word, "run triage")
 
 
 def cause_text(diagnosis: Diagnosis) -> str:

@@ -34,11 +34,8 @@ SHOWN_SECONDS: Final = 86_400.0
 def by_time(actions: Iterable[Action]) -> list[tuple[str, list[Action]]]:
     """Return the actions in their order, grouped by when to take them."""
     groups = [(when, list(group)) for when, group in groupby(actions, key=lambda action: action.when)]
-    return [(_heading(when, group), group) for when, group in groups]
-
-
-def _heading(when: str, group: Iterable[Action]) -> str:
-    return "Now" if when == NOW and any(action.key in _RESTARTS for action in group) else TIMES[when]
+    restarts = [when == NOW and any(action.key in _RESTARTS for action in group) for when, group in groups]
+    return [("Now" if now else TIMES[when], group) for now, (when, group) in zip(restarts, groups, strict=True)]
 
 
 def standing_text(first: Action | None) -> str:

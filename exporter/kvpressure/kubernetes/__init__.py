@@ -1,24 +1,8 @@
-"""All access to Kubernetes API servers, with one client; here its errors, and requests in the words of RBAC."""
+"""All access to Kubernetes API servers; here its errors."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kvpressure.model.errors import SourceError
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """A request in the words of RBAC, for error messages. Without a namespace it is for all of them."""
-
-    verb: str
-    resource: str
-    namespace: str = ""
-    name: str = ""
-
-    def __str__(self) -> str:
-        where = f"in namespace {self.namespace}" if self.namespace else "in the whole cluster"
-        return f"{self.verb} {self.resource}{f' {self.name}' if self.name else ''} {where}"
 
 
 class KubeError(SourceError, reason="config"):

@@ -182,6 +182,8 @@ NO_VALUE: Final = "that is not a value"
 CHOOSES: Final = "chooses the value"
 
 _DIFFER: Final = "the command starts several servers that differ in it"
+_AUTOMATIC: Final = frozenset(("auto", "-1"))
+_CONDITION: Final = "a condition decides about"
 _SHOWN: Final = 80
 _SHOWN_WORDS: Final = 2
 _MOST_NAMES: Final = 6
@@ -244,9 +246,12 @@ def _read(server: Server) -> Reading:
     # Without a value it sizes nothing: `--kv-cache-memory-bytes=${BYTES-}`.
     options = {name: given for name, given in server.options.given.items() if given.text or name != flags.sizes_pool}
     limits: dict[str, DeclaredLimit] = {}
-    unclear: dict[str, str] = {}
+    unclear = {name: f"{_CONDITION} --{name}" for name in server.options.perhaps}
+    options = {name: given for name, given in options.items() if name not in unclear}
     for name, (option, read) in flags.limits.items():
-        if option in options:
+        if option in unclear:
+            unclear[name] = unclear[option]
+        elif option in options:
             _note(name, options[option], read(options[option].text), limits, unclear, title)
     if flags.sizes_pool in options:
         limits.pop("gpu_memory_utilization", None)
@@ -294,18 +299,17 @@ def _note(
     name: str, source: Given, value: float | None, limits: dict[str, DeclaredLimit], unclear: dict[str, str], title: str
 ) -> None:
     where = f"{source.written} in {source.file}" if source.file else source.written
-    if value is not None and math.isfinite(value):
+    if source.perhaps:
+        limits.pop(name, None)
+        unclear[name] = f"{_CONDITION} {where.partition(' ')[0]}"
+    elif value is not None and math.isfinite(value):
         limits[name] = DeclaredLimit(name, value, where[:200])
         unclear.pop(name, None)
     else:
         limits.pop(name, None)  # an earlier value is overridden, whatever this one is
         unknown = ", ".join(unknown_names(source.text))
         why = f"not known: {unknown}" if unknown else f"{NO_VALUE} {title} can use"
-        unclear[name] = f"{where[:200]}: {f'{title} {CHOOSES}' if _automatic(source.text) else why}"
-
-
-def _automatic(text: str) -> bool:
-    return text.strip().lower() in {"auto", "-1"}
+        unclear[name] = f"{where[:200]}: {f'{title} {CHOOSES}' if source.text.strip().lower() in _AUTOMATIC else why}"
 
 
 def _agreed(readings: Sequence[Reading]) -> Reading:

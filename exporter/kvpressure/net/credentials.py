@@ -66,41 +66,30 @@ def _unreadable(path: str, what: str, unusable: type[SourceError], error: Except
     return unusable(f"cannot read {what} {brief(path)}: {why}; nothing was sent. Create it or fix the path")
 
 
-class SecretFile:
-    """One line of secret text, read again when its file changes."""
+def secret(path: str, what: str) -> str:
+    """Return the line in a file without its end; raises CredentialsError, whose message never shows it."""
+    return _secret(path, what, stamp(path, what, CredentialsError))
 
-    def __init__(self, path: str | Path, what: str) -> None:
-        self._path = str(path)
-        self._what = what
-        self._stamp: Stamp | None = None
-        self._text = ""
 
-    def text(self) -> str:
-        """Return the secret without its line end; raises CredentialsError, whose message never shows it."""
-        now = stamp(self._path, self._what, CredentialsError)
-        if now != self._stamp:
-            self._text = self._read()
-            self._stamp = now
-        return self._text
-
-    def _read(self) -> str:
-        try:
-            with open_regular(Path(self._path)) as file:
-                text = file.read(MAX_SECRET_BYTES + 1).decode().strip("\r\n")
-        except OSError as error:
-            raise _unreadable(self._path, self._what, CredentialsError, error) from error
-        except UnicodeDecodeError as error:
-            raise self._unusable("is not UTF-8 text") from error
-        if not text:
-            raise self._unusable("is empty")
-        if len(text) > MAX_SECRET_BYTES:
-            raise self._unusable(f"is longer than {MAX_SECRET_BYTES} bytes")
-        if not text.isprintable():
-            raise self._unusable("holds line breaks or control characters")
-        return text
-
-    def _unusable(self, why: str) -> SourceError:
-        return CredentialsError(f"{self._what} {brief(self._path)} {why}; nothing was sent")
+@lru_cache(maxsize=256)
+def _secret(path: str, what: str, _: Stamp) -> str:
+    """Return what is in one version of a file."""
+    try:
+        with open_regular(Path(path)) as file:
+            text = file.read(MAX_SECRET_BYTES + 1).decode().strip("\r\n")
+    except OSError as error:
+        raise _unreadable(path, what, CredentialsError, error) from error
+    except UnicodeDecodeError:
+        text, why = "", "is not UTF-8 text"
+    else:
+        why = "" if text else "is empty"
+    if len(text) > MAX_SECRET_BYTES:
+        why = f"is longer than {MAX_SECRET_BYTES} bytes"
+    elif not text.isprintable():
+        why = "holds line breaks or control characters"
+    if why:
+        raise CredentialsError(f"{what} {brief(path)} {why}; nothing was sent")
+    return text
 
 
 class Authorization:
@@ -110,19 +99,18 @@ class Authorization:
         self, bearer_token_file: FileName, basic_auth: BasicAuth | None, *, setting: str = "bearer_token_file"
     ) -> None:
         self._setting = setting
-        self._token = SecretFile(bearer_token_file, setting) if bearer_token_file else None
+        self._token_file = str(bearer_token_file) if bearer_token_file else ""
         self._basic = basic_auth
-        self._password = SecretFile(basic_auth.password_file, "password_file") if basic_auth else None
 
     def value(self) -> str:
         """Return the header's current value; raises CredentialsError when a file cannot be used."""
-        if self._token is not None:
-            token = self._token.text().strip()
+        if self._token_file:
+            token = secret(self._token_file, self._setting).strip()
             if not token.isascii() or " " in token:
                 raise CredentialsError(f"{self._setting} does not hold one token; nothing was sent")
             return f"Bearer {token}"
-        if self._basic is not None and self._password is not None:
-            pair = f"{self._basic.username}:{self._password.text()}"
+        if self._basic is not None:
+            pair = f"{self._basic.username}:{secret(str(self._basic.password_file), 'password_file')}"
             return f"Basic {base64.b64encode(pair.encode()).decode()}"
         return ""
 

@@ -43,6 +43,8 @@ KEPT_DURATIONS: Final = 60
 log = structlog.get_logger("kvpressure.sources")
 
 MAX_ERROR_LENGTH: Final = 400
+MAX_REASONS: Final = 64
+"""Each is a series."""
 
 
 class Health:
@@ -53,8 +55,8 @@ class Health:
         self.latest = SourceHealth(source, target, False, t, error=error, reason="pending")
 
     def count(self, reason: str) -> None:
-        """Count an error within a reading that succeeded."""
-        self._errors[reason] += 1
+        """Count an error within a reading that succeeded; of a source gone mad, those of too many kinds as "other"."""
+        self._errors[reason if reason in self._errors or len(self._errors) < MAX_REASONS else "other"] += 1
 
     def up(self, t: float, duration_seconds: float = math.nan) -> None:
         """Record a reading that succeeded."""
@@ -63,10 +65,11 @@ class Health:
             before.source, before.target, True, t, duration_seconds, t, errors=dict(self._errors)
         )
 
-    def down(self, t: float, error: SourceError, duration_seconds: float = math.nan) -> None:
+    def down(self, t: float, error: SourceError, duration_seconds: float = math.nan, *, counted: bool = True) -> None:
         """Record a reading that failed."""
         before, sentence = self.latest, brief(error.sentence, MAX_ERROR_LENGTH)
-        self._errors[error.reason] += 1
+        if counted:
+            self.count(error.reason)
         failed = (False, t, duration_seconds, before.last_success, sentence, error.reason, dict(self._errors))
         self.latest = SourceHealth(before.source, before.target, *failed)
 
@@ -132,6 +135,10 @@ class Guard(Generic[T]):
         if not self._durations and waited >= SILENT_SECONDS:
             latest = replace(latest, error=f"{self._silence} for {waited:.0f} s: it hangs, or something drops packets")
         return replace(latest, usual_seconds=usual, longest_seconds=max(*self._durations, *under_way, 0.0))
+
+    def count(self, reason: str) -> None:
+        """Count an error within a reading that succeeds."""
+        self._health.count(reason)
 
     async def attempt(self, read: Callable[[], Awaitable[T]], deliver: Callable[[T], None] | None = None) -> T | None:
         """Read once within the deadline; return the value after `deliver` was called with it, None when that failed.

@@ -30,31 +30,28 @@ def open_regular(path: Path, *, follow: bool = True) -> BinaryIO:
 
     Without `follow` a link is none either: in a tree that came from elsewhere it may name any file of this machine.
     """
-    if follow:
-        return os.fdopen(descriptor_of(path), "rb")
-    _require(path.lstat().st_mode)
-    descriptor = os.open(path, _FLAGS | os.O_NOFOLLOW)
-    try:
-        _require(os.fstat(descriptor).st_mode)  # it may be another by now
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return os.fdopen(descriptor, "rb")
+    # Before it is opened: that alone may wait, or do something to a device.
+    _require((path.stat() if follow else path.lstat()).st_mode)
+    return os.fdopen(_opened(path, _FLAGS if follow else _FLAGS | os.O_NOFOLLOW), "rb")
 
 
-def descriptor_of(path: Path, *, foreign: bool = False) -> int:
-    """Return a descriptor for reading. Raises OSError, of which NotAFileError for anything but a regular file.
+def descriptor_at(path: str) -> int:
+    """Return a descriptor of the regular file at a path without links, also where others may put some. Raises OSError.
 
-    Links are followed, as an operator's own are meant to be. Of a path in a `foreign` place, where others may put
-    links too, only those are that root or this process's user made.
+    Of it NotAFileError for anything else, and where a link has taken a place in the path meanwhile.
     """
-    where = _without_foreign_links(path) if foreign else str(path)
-    require_regular(Path(where))  # before it is opened: that alone may wait, or do something to a device
-    descriptor = os.open(where, _FLAGS | (os.O_NOFOLLOW if foreign else 0))
+    require_regular(Path(path))
+    descriptor = _opened(path, _FLAGS | os.O_NOFOLLOW)
+    if os.readlink(f"/proc/self/fd/{descriptor}") != path:  # noqa: PTH115
+        os.close(descriptor)
+        raise NotAFileError(errno.ELOOP, "its directory was replaced by a symbolic link meanwhile")
+    return descriptor
+
+
+def _opened(path: str | Path, flags: int) -> int:
+    descriptor = os.open(path, flags)
     try:
         _require(os.fstat(descriptor).st_mode)  # it may be another by now
-        if foreign and os.readlink(f"/proc/self/fd/{descriptor}") != where:  # noqa: PTH115
-            raise NotAFileError(errno.ELOOP, "its directory was replaced by a symbolic link meanwhile")
     except BaseException:
         os.close(descriptor)
         raise
@@ -72,8 +69,8 @@ def _require(mode: int) -> None:
         raise NotAFileError(0, f"it is {what}, not a regular file")
 
 
-def _without_foreign_links(path: Path) -> str:
-    """Return the path with the links in it resolved. Raises NotAFileError at one that somebody else made."""
+def without_foreign_links(path: Path) -> str:
+    """Return the path with the links in it resolved. Raises NotAFileError at one that neither root nor we made."""
     left, done, links = list(reversed(path.absolute().parts[1:])), "/", 0
     while left:
         part = left.pop()

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, Generic, TypeVar
 
-from kvpressure.model.errors import InternalError, SourceError, TimedOutError
+from kvpressure.model.errors import InternalError, SourceError
 from kvpressure.net.budget import Share
 from kvpressure.printable import brief
 
@@ -70,9 +70,12 @@ async def on_share(share: Share, call: Callable[..., T], *arguments: object) -> 
 
 
 class SingleFlightThread(Generic[T]):
-    """Runs `read` once at a time, on a source's `share`: if it hangs, that costs one thread, not one per attempt."""
+    """Runs `read` once at a time: if it hangs, that costs one thread, not one per attempt.
 
-    def __init__(self, read: Callable[[], T], share: Share) -> None:
+    It is charged to a source's `share`, unless it does that itself.
+    """
+
+    def __init__(self, read: Callable[[], T], share: Share | None = None) -> None:
         self._read = read
         self._share = share
         self._pending: asyncio.Future[T] | None = None
@@ -88,39 +91,13 @@ class SingleFlightThread(Generic[T]):
             if pending.done() and self._pending is pending:
                 self._pending = None
 
+    async def ended(self) -> None:
+        """Wait for the end of a read under way, whatever comes of it."""
+        if self._pending is not None:
+            await asyncio.wait((self._pending,))
+
     def _measured(self) -> T:
+        if self._share is None:
+            return self._read()
         with self._share.measured():
             return self._read()
-
-
-class Worker:
-    """Runs one blocking call at a time for a source, with a deadline."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._busy = False
-
-    async def run(self, call: Callable[[], T], seconds: float, late: str) -> T:
-        """Return the result of `call`. Raises SourceError for every error, with the sentence `late` for the deadline.
-
-        Raises it at once while an earlier call, which exceeded its deadline, has not returned.
-        """
-        if self._busy:
-            raise TimedOutError(f"a read of {self._name} that was given up still hangs in the kernel")
-        self._busy = True
-
-        def do() -> T:
-            try:
-                return call()
-            finally:
-                self._busy = False
-
-        try:
-            async with asyncio.timeout(seconds):
-                return await in_own_thread(do, f"kvpressure-{self._name}")
-        except TimeoutError:
-            raise TimedOutError(late) from None
-        except SourceError:
-            raise
-        except Exception as error:
-            raise bug(error) from error

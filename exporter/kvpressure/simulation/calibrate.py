@@ -193,7 +193,9 @@ def known(given: Given, taken: Open = LIKELIEST, *, like: Known | None = None) -
     if like is not None and like.must_wait:
         arrivals = None
     if taken.other_arrivals:
-        arrivals = _otherwise(arrivals)
+        if arrivals is None or arrivals.otherwise is None:
+            raise UnknownError("what sends requests is known")
+        arrivals = replace(arrivals, waiting_ratio=arrivals.otherwise)
     demand = _demand(page, taken, arrivals)
     if like is not None and demand.rate and math.isinf(demand.counted_seconds):
         demand = replace(demand, seconds=COARSE_RATIO * demand.seconds)
@@ -252,12 +254,6 @@ def _measured(page: Page) -> Measured:
         1.0 / usual,
         None if (steps := sum_of(page.intervals, "steps")) is None else steps / page.seconds,
     )
-
-
-def _otherwise(arrivals: Arrivals | None) -> Arrivals:
-    if arrivals is None or arrivals.otherwise is None:
-        raise UnknownError("what sends requests is known")
-    return replace(arrivals, waiting_ratio=arrivals.otherwise)
 
 
 def _fitted(found: Known, given: Given) -> Known:

@@ -22,7 +22,7 @@ from kvpressure.simulation.outcome import Outcome
 from kvpressure.simulation.page import Page, read, sum_of
 from kvpressure.simulation.scheduler import Simulation
 from kvpressure.simulation.server import STEP_TOKENS, Demand, Server, StepSeconds
-from kvpressure.simulation.sessions import Sessions, Span
+from kvpressure.simulation.sessions import Sessions
 from kvpressure.simulation.steps import DRAFTED_RATIO, LEAST_INTERVALS, SHARED_RATIO, UnknownError, computed_in
 
 SURE_DEVIATIONS: Final = 4.0
@@ -395,12 +395,12 @@ def growing_turns(page: Page, best: float) -> Sessions:
     if not possible:
         raise UnknownError("its hits are not those of sessions whose prompts grow turn by turn")
     turns = min(possible, key=lambda n: abs((n - 1) * growth(n) - width))
-    words = growth(turns) - answers
+    words, half = growth(turns) - answers, min(SQRT_3 * deviation(page.outputs), answers - 1)
     return Sessions(
         think=(1.0, 1.0),
         first=(first(turns), first(turns)),
         words=(words, words),
-        answers=_even(page.outputs),
+        answers=(answers - half, answers + half),
         turns=(turns, turns),
         shared=round(shared),
     )
@@ -412,8 +412,3 @@ def deviation(lengths: LengthDistribution) -> float:
         bucket.share * (bucket.first**2 + bucket.first * bucket.last + bucket.last**2) / 3 for bucket in lengths.buckets
     )
     return math.sqrt(max(0.0, sum(squares) - lengths.mean**2))
-
-
-def _even(lengths: LengthDistribution) -> Span:
-    half = min(SQRT_3 * deviation(lengths), lengths.mean - 1)
-    return lengths.mean - half, lengths.mean + half

@@ -106,9 +106,12 @@ class Model:
 
     def outcome(self, state: State) -> Outcome | None:
         """Return the outcome of a state, simulated once; again with shorter steps where fewer requests are held up."""
-        then, factor = self._simulated(state), self._held_up_factor
-        left = 1.0 if then is None or factor == 1.0 else self._held_up_left(then)
-        if then is None or left == 1.0:
+        then, factor, now = self._simulated(state), self._held_up_factor, self._simulated(self.state)
+        if then is None or factor == 1.0 or now is None or not now.preempted_ratio:
+            return then
+        # Where requests are preempted, as much is left of what holds them up as of that.
+        left = min(1.0, then.preempted_ratio / now.preempted_ratio)
+        if left == 1.0:
             return then
         server, demand = state
         steps = server.steps.scaled((1.0 + (factor - 1.0) * left) / factor)
@@ -203,7 +206,7 @@ class Model:
             first_token_seconds=span(lambda outcome: outcome.first_token_seconds or 0.0)
             if self._has_sessions or self.on_card
             else None,
-            doubt=self._cut_bucket(cap) or self._doubt(tokens, alternatives),
+            doubt=self._doubt(cap, tokens, alternatives),
         )
 
     def _alternatives(self, changes: Sequence[ConfigChange]) -> list[tuple[str, Outcome]]:
@@ -241,11 +244,6 @@ class Model:
         # Ranks in lockstep count steps in which they have nothing to do.
         return factor if HELD_UP_MIN_FACTOR <= factor < HELD_UP_MAX_FACTOR else 1.0
 
-    def _held_up_left(self, then: Outcome) -> float:
-        """Return how much of what holds requests up is left, 0 to 1: where they are preempted, as much as of that."""
-        now = self._simulated(self.state)
-        return 1.0 if now is None or not now.preempted_ratio else min(1.0, then.preempted_ratio / now.preempted_ratio)
-
     def beside(self, factor: float, changes: Sequence[ConfigChange]) -> Outcome | None:
         """Return what changes make of this engine, set beside one whose tokens a second are multiplied by `factor`."""
         then = self.outcome(applied(self.state, changes))
@@ -253,12 +251,11 @@ class Model:
             return None
         return replace(then, tokens_per_second=then.tokens_per_second * self.tokens_factor / factor)
 
-    def _cut_bucket(self, cap: float) -> str:
-        """Return in words that the cap may refuse most prompts of a bucket or none, "" where these are few."""
+    def _doubt(self, cap: float, tokens: Span, alternatives: Sequence[tuple[str, Outcome]]) -> str:
+        """Return in words that the cap may refuse all prompts of a bucket or none, else what leaves the tokens open."""
         cut = self.known.prompts.around(cap)
-        return "" if cut is None or cut.share <= self.thresholds.advice.refused_max_ratio else CUT.format(cut)
-
-    def _doubt(self, tokens: Span, alternatives: Sequence[tuple[str, Outcome]]) -> str:
+        if cut is not None and cut.share > self.thresholds.advice.refused_max_ratio:
+            return CUT.format(cut)
         if tokens.high <= self.thresholds.advice.range_max_factor * tokens.low:
             return ""
         first = alternatives[0][1].tokens_per_second
@@ -398,59 +395,3 @@ def _pair(
 def _more(pair: tuple[Outcome, Outcome], servers: int) -> float:
     first, second = pair
     return servers * second.weighted_goodput / first.weighted_goodput - 1 if first.weighted_goodput else 0.0
-
-
-LOADS: Final = (0.1, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0)
-"""Times today's, for the curves."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """Changes (none is today) and what the engine does with them; None where it would answer none."""
-
-    changes: tuple[ConfigChange, ...]
-    figures: Figures | None
-    behind: bool = False
-    """More requests arrive than are answered: queue and latencies are those of the simulated time, and keep growing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """Under a load of so many clients, or requests a second: tokens a second of all servers, and p95 in seconds."""
-
-    load: float
-    tokens_per_second: float
-    latency_p95: float
-
-
-def compared(model: Model, changes: Sequence[ConfigChange]) -> list[Row]:
-    """Return today, each change by itself where there are several, and all together."""
-    alone = [(change,) for change in changes] if len(changes) > 1 else []
-    together = [tuple(changes)] if changes else []
-    return [row(model, changes) for changes in ((), *alone, *together)]
-
-
-def row(model: Model, changes: Sequence[ConfigChange]) -> Row:
-    """Return the figures of the engine with these changes."""
-    state, behind = applied(model.state, changes), False
-    demand, outcome = state[1], model.outcome(state)
-    # Of few requests chance alone may answer fewer than come; those do not wait.
-    if demand.rate and not demand.clients and outcome is not None and outcome.waiting >= 1:
-        least = model.thresholds.advice.falling_behind_max_ratio
-        behind = outcome.answers_per_second < least * demand.rate * (1 - outcome.refused_ratio)
-    return Row(tuple(changes), model.figures(changes), behind)
-
-
-def over_load(model: Model, changes: Sequence[ConfigChange]) -> list[Point]:
-    """Return outcomes from a tenth of today's load to three times as much, without loads that get no answer."""
-    by = math.prod(change.by for change in changes)
-    factor = model.tokens_factor
-    server, demand = model.state
-    points: dict[float, Point] = {}
-    for times in LOADS:
-        scaled = demand.times(times)
-        outcome = model.outcome(applied((server, scaled), changes))
-        load = float(scaled.clients or scaled.rate)
-        if outcome is not None and load not in points:
-            points[load] = Point(load, by * factor * outcome.tokens_per_second, outcome.latency_p95)
-    return list(points.values())

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.model.action import Expected
 from kvpressure.simulation import config_changes
-from kvpressure.simulation.config_changes import ROUTE_BY_LENGTH, ConfigChange, State, applied
+from kvpressure.simulation.config_changes import ROUTE_BY_LENGTH, ConfigChange, State, applied, holds
 from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.server import RequestShape
 
@@ -353,3 +353,54 @@ def _climb(search: Search, ladder: Sequence[ConfigChange]) -> bool:
     chosen = next(filter(search.is_sure, about_the_best(rated, best.gain, model.thresholds)))
     search.chosen.append(chosen)
     return chosen is not ladder[-1]
+
+
+SEQUENCES: Final = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
+"""Of the requests that the pool holds to their end."""
+
+
+def limits(model: Model, base: Sequence[ConfigChange], most_refused: float) -> Iterator[ConfigChange]:
+    """Yield the values that are tried of each limit: of sequences, and caps that refuse at most so many requests."""
+    server, demand = state = applied(model.state, base)
+    values = {max(1, round(holds(state) * factor)) for factor in SEQUENCES} - {server.max_num_seqs}
+    yield from (config_changes.sequences(value) for value in sorted(values) if value <= (demand.clients or math.inf))
+    yield from config_changes.caps(model.known, most_refused)
+
+
+def without_gpu(model: Model, settings: Sequence[ConfigChange]) -> Step | None:
+    """Return the change that gains most without more GPUs, else the likeliest; None where none is likely to help.
+
+    Tried are limits, with caps however many requests they refuse, and `settings`, each by itself; of those that gain
+    about as much the first is taken. One that helps on every engine that fits the page comes first.
+    """
+    search = Search(model)
+    rated = search.rated([*_worth_trying(model, limits(model, (), 1.0)), *settings])
+    surest = search.best(rated)
+    most = surest.gain if surest is not None else max((step.gain for step in rated), default=0.0)
+    enough = about_the_best(rated, most, model.thresholds)
+    best = next((change for change in enough if surest is None or search.is_sure(change)), None)
+    expected = None if best is None else model.expected([], [best])
+    return None if best is None or expected is None else Step(best, expected)
+
+
+def _worth_trying(model: Model, changes: Iterable[ConfigChange]) -> Iterator[ConfigChange]:
+    """Yield the changes without sequences that do not limit what runs, and caps beyond where milder ones do more."""
+    known, advice, most = model.known, model.thresholds.advice, dict[str, float]()
+    at_rate = known.demand.rate and not known.demand.clients
+    for change in changes:
+        if change.key == "max_num_seqs":
+            if change.value < min(known.measured.running, model.state[0].max_num_seqs):
+                yield change
+            continue
+        if change.key == "cap_output" and known.outputs.above(change.value)[0] > advice.refused_max_ratio:
+            continue
+        best = most.get(change.key, 0.0)
+        if math.isinf(best) or (at_rate and model.arriving_per_second([change]) < best):
+            continue
+        outcome = model.outcome(change.apply(model.state))
+        # Requests under way may be longer than those that ended: of these a cap may cut nearly all.
+        if outcome is None or outcome.shortened_ratio > advice.refused_max_ratio:
+            continue
+        past = outcome.weighted_goodput < (1 - advice.gain_min_ratio) * best
+        most[change.key] = math.inf if past else max(best, outcome.weighted_goodput)
+        yield change

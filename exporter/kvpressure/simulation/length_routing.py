@@ -75,7 +75,6 @@ def _together(found: Sequence[tuple[int, Outcome]]) -> Outcome:
     return Outcome(
         **{name: mean(name) for name in of_servers},
         **{name: by_answers(name) for name in of_answers},
-        latency_p50=_quantile(weighted, 0.5 * answers),
         latency_p95=_quantile(weighted, 0.95 * answers),
         answers_per_second=answers / total,
         latencies=tuple(seconds for seconds, _ in weighted),

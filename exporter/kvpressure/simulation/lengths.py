@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -62,10 +61,6 @@ class LengthDistribution:
                 return max(1, round(bucket.first + (bucket.last - bucket.first) * inside))
             below += bucket.share
         return 1
-
-    def draw(self, rng: random.Random) -> int:
-        """Draw one length."""
-        return self.at(rng.random())
 
     def around(self, tokens: float) -> Bucket | None:
         """Return the bucket that `tokens` cuts; None where it lies on a bound, or outside of all."""

@@ -13,7 +13,6 @@ from kvpressure.model.view import Observed
 from kvpressure.simulation.calibrate import Given, Known, Open, known
 from kvpressure.simulation.calibrate_sessions import THINK_RATIOS_OTHERWISE, known_sessions
 from kvpressure.simulation.consequences import COVERED_DEVIATIONS, Model
-from kvpressure.simulation.described import Traffic, under, within_caps
 from kvpressure.simulation.returning import Returning, returning
 from kvpressure.simulation.scheduler import COARSE_ANSWERS, COARSE_SESSION_ANSWERS, simulate
 from kvpressure.simulation.steps import UnknownError, prior_otherwise
@@ -35,29 +34,30 @@ AT_RATE: Final = Open(rate_end=COVERED_DEVIATIONS)
 """Beside these, by whether any wait for their answers: that they keep to their lengths or do not, or that more come."""
 
 
-def model_of(given: Given, *, limit_seconds: float | None = None, traffic: Traffic | None = None) -> Model:
-    """Return the model of an engine, under `traffic` instead of its own where given. Raises UnknownError.
+def model_of(given: Given, *, limit_seconds: float | None = None) -> Model:
+    """Return the model of an engine. Raises UnknownError.
 
     Without `limit_seconds` an answer may take a multiple of the healthy p95.
     """
-    observed, limits, thresholds = given.observed, given.limits, given.thresholds
-    found = known(given)
-    if limit_seconds is None and traffic is None and observed is not None and observed.healthy_seconds is not None:
+    observed, thresholds = given.observed, given.thresholds
+    found, others = engines_of(given)
+    if limit_seconds is None and observed is not None and observed.healthy_seconds is not None:
         limit_seconds = thresholds.advice.late_min_factor * observed.healthy_seconds
-    others = []
-    dense = observed is None or prior_otherwise(observed.model_name) is None
+    back = returning(found, observed, given.limits) if given.pool_limits else None
+    return modelled(found, others, thresholds, limit_seconds, back, COARSE_ANSWERS)
+
+
+def engines_of(given: Given) -> tuple[Known, list[Known]]:
+    """Return the likeliest engine of a page, and others that would show the same one. Raises UnknownError."""
+    found, others = known(given), list[Known]()
+    dense = given.observed is None or prior_otherwise(given.observed.model_name) is None
     by_arrivals = OF_CLIENTS if found.demand.clients else AT_RATE
     for taken in (*OTHERWISE, by_arrivals, *(() if dense else (Open(experts=True),))):
         try:
             others.append(known(replace(given, growing=None) if taken.end else given, taken, like=found))
         except UnknownError:
             continue
-    if traffic is not None:
-        others = [one for other in (found, *others) for one in under(within_caps(other.server, limits), traffic)]
-        found, *others = others
-        return modelled(found, others, thresholds, limit_seconds)
-    back = returning(found, observed, limits) if given.pool_limits else None
-    return modelled(found, others, thresholds, limit_seconds, back, COARSE_ANSWERS)
+    return found, others
 
 
 def model_with_sessions(

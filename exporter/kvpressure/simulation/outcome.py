@@ -20,7 +20,6 @@ class Outcome:
     tokens_per_second: float
     goodput: float
     weighted_goodput: float
-    latency_p50: float
     latency_p95: float
     running: float
     waiting: float
@@ -97,7 +96,6 @@ class Tally:
             tokens_per_second=self.tokens / seconds,
             goodput=sum(took <= limit_seconds for took in whole) / seconds,
             weighted_goodput=sum(min(1.0, limit_seconds / took) for took in whole) / seconds,
-            latency_p50=_quantile(ordered, 0.5),
             latency_p95=_quantile(ordered, 0.95),
             running=self.running_seconds / seconds,
             waiting=self.waiting_seconds / seconds,

@@ -15,7 +15,7 @@ class Sessions:
     """What each client does: one session after the other. Spans are bounds, between which values lie evenly.
 
     The first prompt of a session has `first` tokens, every other one all that was said before and `words` more; an
-    answer has `answers`. A session ends after `turns`, or where its next prompt could be longer than `longest`. `think`
+    answer has `answers`. A session ends after `turns`. `think`
     are seconds between an answer and the next prompt, evenly on a logarithmic scale. `shared` tokens begin every
     prompt. Of `replicas` servers this is one, and each turn goes to any of them.
     """
@@ -25,7 +25,6 @@ class Sessions:
     words: Span
     answers: Span
     turns: Span
-    longest: float = math.inf
     shared: int = 0
     replicas: int = 1
 
@@ -38,10 +37,7 @@ class Sessions:
     @property
     def mean_turns(self) -> float:
         """Turns of a session on average."""
-        turns, grown = sum(self.turns) / 2, (sum(self.words) + sum(self.answers)) / 2
-        if math.isinf(self.longest) or not grown:
-            return turns
-        return max(1.0, min(turns, 1 + (self.longest - sum(self.first) / 2) / grown))
+        return sum(self.turns) / 2
 
     @property
     def kept_tokens(self) -> float:
@@ -75,7 +71,7 @@ class Session:
     def ended_with(self, prompt: int, answer: int) -> bool:
         """Go on from that turn; return whether no further one comes."""
         self.said, self._left = prompt + answer, self._left - 1
-        return self._left <= 0 or (self.said > 0 and self.said + self._of.words[1] > self._of.longest)
+        return self._left <= 0
 
 
 def begun(of: Sessions, number: int, rng: random.Random) -> Session:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Annotated, Final
 
@@ -17,9 +17,7 @@ from kvpressure.model.environment import Environment, GatewayReport
 from kvpressure.model.errors import NotMetricsError, SourceError, TooLargeError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.budget import BUDGET
-from kvpressure.net.credentials import Authorization
 from kvpressure.net.guard import Guard
-from kvpressure.net.http import HttpClient
 from kvpressure.net.schedule import Clock, SystemClock
 from kvpressure.net.urls import default_name
 from kvpressure.promtext.lines import Series
@@ -36,10 +34,10 @@ from kvpressure.sources.source import Known, Registration, Source
 NAME: Final = "gateway"
 INTERVAL_SECONDS: Final = 1.0
 TIMEOUT_SECONDS: Final = 5.0
-WAITED_OVER_SECONDS: Final = 60.0
+COUNTED_OVER_SECONDS: Final = 60.0
 """Requests that left the queue in that time show how long it takes."""
-LARGEST_BODY_BYTES: Final = 4 << 20
-"""Latency histograms of dozens of models and tenants."""
+_NOT_SERVED: Final = ("refused_requests", "failed_requests")
+_COUNTERS: Final = ("waited_seconds", "waited_requests", *_NOT_SERVED)
 MAX_POOLS: Final = 64
 """An endpoint picker serves one; of more than these, nothing is a pool."""
 
@@ -87,16 +85,9 @@ class GatewaySource(Source):
     def __init__(self, target: GatewayTargetSettings, clock: Clock | None, pools: int) -> None:
         self._target = target
         self._several = pools > 1
-        self._clock: Clock = clock or SystemClock()
-        self._url = URL(target.url + target.path)
-        self._client = HttpClient(
-            self._clock,
-            tls=target.tls,
-            authorization=Authorization(target.bearer_token_file, target.basic_auth),
-            cap_bytes=LARGEST_BODY_BYTES,
-        )
         share = BUDGET.share(NAME)
-        self._page = MetricsPage(self._client, self._url, NAMES, self._chosen, share)
+        url = URL(target.url + target.path)
+        self._page = MetricsPage(url, target, NAMES, self._chosen, share, clock or SystemClock())
         self._guard = Guard[None](
             NAME,
             target.name,
@@ -105,12 +96,8 @@ class GatewaySource(Source):
             clock=clock,
             share=share,
         )
-        self._waited: deque[tuple[float, float, float]] = deque()
-        """Of each reading: when, seconds waited, and requests that had waited, since the gateway started."""
-        self._counted: dict[str, deque[tuple[float, float]]] = {
-            signal: deque() for signal in ("refused_requests", "failed_requests")
-        }
-        """Of each reading: when, and how many there had been."""
+        self._counted: deque[tuple[float, Mapping[str, float]]] = deque()
+        """The counters of each reading of the last minute, since the gateway started."""
         self._reading: tuple[float, PoolReading] | None = None
 
     async def run(self) -> None:
@@ -118,7 +105,7 @@ class GatewaySource(Source):
         try:
             await self._guard.run(self._read)
         finally:
-            await self._client.aclose()
+            await self._page.aclose()
 
     def health(self) -> tuple[SourceHealth, ...]:
         """Return one record."""
@@ -172,8 +159,7 @@ class GatewaySource(Source):
     async def _read(self) -> None:
         t, reading = await self._page.read(TIMEOUT_SECONDS)
         self._reading = t, reading
-        self._take_waited(t, reading)
-        self._take_counted(t, reading)
+        self._count(t, reading)
 
     def _chosen(self, series: Sequence[Series], values: Sequence[float], _: float) -> PoolReading:
         """Return the pool that is meant. Raises SourceError where there is none, or it is not clear which."""
@@ -191,39 +177,31 @@ class GatewaySource(Source):
             raise SeveralPoolsError(f"metrics of {len(pools)} pools: set which one is meant")
         return pools[0]
 
-    def _take_waited(self, t: float, reading: PoolReading) -> None:
-        seconds, requests = (reading.signals.get(f"waited_{what}") for what in ("seconds", "requests"))
-        if seconds is None or requests is None or (self._waited and requests < self._waited[-1][2]):
-            self._waited.clear()
-        if seconds is not None and requests is not None:
-            self._waited.append((t, seconds, requests))
-        while self._waited and self._waited[0][0] < t - WAITED_OVER_SECONDS:
-            self._waited.popleft()
+    def _count(self, t: float, reading: PoolReading) -> None:
+        # Dynamo's frontend has no series of what it refused before the first; of others no such series is known.
+        none = {} if reading.by_load else dict.fromkeys(_NOT_SERVED, 0.0)
+        counts = none | {signal: reading.signals[signal] for signal in _COUNTERS if signal in reading.signals}
+        before = self._counted[-1][1] if self._counted else counts
+        if counts.keys() != before.keys() or any(counts[signal] < before[signal] for signal in counts):
+            self._counted.clear()
+        self._counted.append((t, counts))
+        while self._counted[0][0] < t - COUNTED_OVER_SECONDS:
+            self._counted.popleft()
 
-    def _take_counted(self, t: float, reading: PoolReading) -> None:
-        # Dynamo's frontend has no such series before the first; of others no such series is known.
-        for signal, counts in self._counted.items():
-            count = reading.signals.get(signal, 0.0)
-            if counts and count < counts[-1][1]:
-                counts.clear()
-            if not reading.by_load:
-                counts.append((t, count))
-            while counts and counts[0][0] < t - WAITED_OVER_SECONDS:
-                counts.popleft()
+    def _growth(self, signal: str) -> float | None:
+        """Return by how much a counter has grown in the last minute."""
+        if not self._counted or signal not in self._counted[-1][1]:
+            return None
+        return self._counted[-1][1][signal] - self._counted[0][1][signal]
 
     def _per_second(self, signal: str) -> float | None:
-        counts = self._counted[signal]
-        if len(counts) < 2:
-            return None
-        (first, before), (last, now) = counts[0], counts[-1]
-        return (now - before) / (last - first) if last > first else None
+        growth = self._growth(signal)
+        seconds = self._counted[-1][0] - self._counted[0][0] if self._counted else 0.0
+        return growth / seconds if growth is not None and seconds > 0 else None
 
     def _queue_seconds(self) -> float | None:
-        if not self._waited:
-            return None
-        (_, seconds, requests), (_, seconds_now, requests_now) = self._waited[0], self._waited[-1]
-        many = requests_now - requests
-        return max(0.0, seconds_now - seconds) / many if many >= 1 else None
+        requests, seconds = self._growth("waited_requests"), self._growth("waited_seconds")
+        return max(0.0, seconds) / requests if seconds is not None and requests is not None and requests >= 1 else None
 
 
 def _made(settings: GatewaySettings, clock: Clock) -> Sequence[Source]:

@@ -17,15 +17,11 @@ from kvpressure.config.settings.types import Endpoint
 from kvpressure.model.environment import Assignment, ContainerId, Environment
 from kvpressure.model.samples import GpuReport, SourceHealth
 from kvpressure.net.budget import BUDGET
-from kvpressure.net.credentials import Authorization
 from kvpressure.net.guard import Guard
-from kvpressure.net.http import HttpClient, shown
+from kvpressure.net.http import shown
 from kvpressure.sources.gpu.exporter_pages import NAME, WANTED, read_page
 from kvpressure.sources.metrics_page import MetricsPage
 from kvpressure.sources.source import Known, Registration, Source, Wiring
-
-MAX_BYTES: Final = 4 << 20
-"""dcgm-exporter with every field writes 300 KiB for eight GPUs."""
 
 DEADLINE_MARGIN_SECONDS: Final = 0.2
 INTERVAL_SECONDS: Final = 5.0
@@ -45,17 +41,11 @@ class GpuExporterSource(Source):
     def __init__(self, settings: GpuExporterSettings, wiring: Wiring) -> None:
         self._on_report = partial(wiring.on_gpus, NAME)
         self._url = URL(settings.url or "")
-        self._client = HttpClient(
-            wiring.clock,
-            tls=settings.tls,
-            authorization=Authorization(settings.bearer_token_file, settings.basic_auth),
-            cap_bytes=MAX_BYTES,
-        )
         share = BUDGET.share(NAME)
         self._guard = Guard[GpuReport](
             NAME, shown(self._url), interval_seconds=INTERVAL_SECONDS, clock=wiring.clock, share=share
         )
-        self._page = MetricsPage(self._client, self._url, WANTED, read_page, share)
+        self._page = MetricsPage(self._url, settings, WANTED, read_page, share, wiring.clock)
         self._held: Mapping[ContainerId, Assignment] = {}
         self._reported: dict[str, float] = {}
         self._elsewhere: frozenset[str] = frozenset()
@@ -65,11 +55,7 @@ class GpuExporterSource(Source):
         try:
             await self._guard.run(self._read, self._take)
         finally:
-            await self.aclose()
-
-    async def aclose(self) -> None:
-        """Close the connection."""
-        await self._client.aclose()
+            await self._page.aclose()
 
     async def read(self) -> None:
         """Read once."""

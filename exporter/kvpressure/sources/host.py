@@ -11,27 +11,25 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from kvpressure.config.settings.model import HostSettings
-from kvpressure.model.environment import ContainerId, ContainerState, Environment, HostReport
-from kvpressure.model.errors import SourceError, UnreadableError
+from kvpressure.model.environment import ContainerId, Environment, HostReport
+from kvpressure.model.errors import UnreadableError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.budget import BUDGET
-from kvpressure.net.guard import Health
-from kvpressure.net.schedule import Clock, SystemClock, Ticks, spread
-from kvpressure.net.threads import Worker
+from kvpressure.net.guard import Guard
+from kvpressure.net.schedule import Clock, SystemClock
+from kvpressure.net.threads import SingleFlightThread
 from kvpressure.printable import brief
 from kvpressure.sources.source import Known, Registration, Source
 
 NAME: Final = "host"
 INTERVAL_SECONDS: Final = 5.0
-DEADLINE_SECONDS: Final = 5.0
 SEARCH_SECONDS: Final = 30.0
 """Time between two walks of the cgroups for containers that were not found."""
 _READ_BYTES: Final = 4096
@@ -98,14 +96,20 @@ def throttled_ratio(before: Periods, after: Periods) -> float | None:
 
 def find(root: Path, ids: Collection[str]) -> Mapping[str, Path]:
     """Return each container id's `cpu.stat` below `root`, where it has one; one walk for all, no links are followed."""
-    valid = {name for name in ids if _ID.fullmatch(name)}
+    missing = {name for name in ids if _ID.fullmatch(name)}
     paths: dict[str, Path] = {}
-    for directory in _walk(cpu_hierarchy(root)):
-        if len(paths) == len(valid):
+    top = cpu_hierarchy(root)
+    for directory, names, _ in islice(os.walk(top), MAX_DIRECTORIES):
+        if not missing:
             break
-        name = container_id(directory.name)
-        if name in valid and name not in paths and (directory / "cpu.stat").is_file():
-            paths[name] = directory / "cpu.stat"
+        names.sort(key=lambda name: not name.startswith(_WORKLOADS_FIRST))
+        for name in names:
+            path = Path(directory, name, "cpu.stat")
+            if (found := container_id(name)) in missing and path.is_file():
+                paths[str(found)] = path
+                missing.discard(str(found))
+        if len(Path(directory).relative_to(top).parts) >= MAX_DEPTH:
+            names.clear()
     return paths
 
 
@@ -123,24 +127,6 @@ def container_id(name: str) -> str | None:
     return last if _ID.fullmatch(last) and "conmon" not in prefix and not name.endswith(".slice") else None
 
 
-def _walk(top: Path) -> Iterator[Path]:
-    """Yield directories below `top`, nearer ones first and workloads before the host's own."""
-    queue, count = deque([(top, 0)]), 0
-    while queue:
-        directory, depth = queue.popleft()
-        children: list[Path] = []
-        with suppress(OSError), os.scandir(directory) as entries:  # gone meanwhile, or not readable
-            children = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
-        for path in children:
-            count += 1
-            if count > MAX_DIRECTORIES:
-                return
-            yield path
-            if depth + 1 < MAX_DEPTH:
-                first = path.name.startswith(_WORKLOADS_FIRST)
-                (queue.appendleft if first else queue.append)((path, depth + 1))
-
-
 @dataclass(frozen=True, slots=True)
 class _Reading:
     """The kernel's counters at one moment of the monotonic clock; `lacks` are words for what this machine has not."""
@@ -156,16 +142,21 @@ class HostSource(Source):
 
     PSI that is not there or not readable, and cgroups that are not mounted here, are no failure: their values are
     absent, and `errors` of the health counts "no_psi" and "no_cgroup" once.
-
-    Nothing here logs: the daemon logs a line when `health` changes.
     """
 
     def __init__(self, settings: HostSettings, clock: Clock | None = None) -> None:
         self._settings = settings
         self._clock: Clock = clock or SystemClock()
-        self._worker = Worker(NAME)
-        self._share = BUDGET.share(NAME)
-        self._health = Health(NAME, "", self._clock.wall())
+        share = BUDGET.share(NAME)
+        self._thread = SingleFlightThread(self._look, share)
+        self._guard = Guard[_Reading](
+            NAME,
+            "",
+            interval_seconds=INTERVAL_SECONDS,
+            clock=clock,
+            silence="no answer of procfs and cgroups",
+            share=share,
+        )
         self._report = HostReport(self._clock.wall())
         self._containers: Mapping[ContainerId, str] = {}
         self._before: _Reading | None = None
@@ -177,54 +168,38 @@ class HostSource(Source):
     @property
     def report(self) -> HostReport:
         """The newest report; what is not known in it is absent."""
-        return self._report
+        return self._report if self._guard.up else HostReport(self._clock.wall())
 
     def health(self) -> tuple[SourceHealth, ...]:
         """Return one record; none when it is switched off."""
-        return (self._health.latest,) if self._settings.enabled else ()
+        return (self._guard.health(),) if self._settings.enabled else ()
 
     def facts(self, known: Known) -> Environment:
         """Return the newest report; from now on of the containers that are known."""
-        self.follow(known.environment.containers.values())
-        return Environment(host=self._report)
-
-    def follow(self, containers: Iterable[ContainerState]) -> None:
-        """Read the throttling of these containers and no others from now on."""
+        containers = known.environment.containers.values()
         self._containers = {state.id: state.runtime_id for state in containers if state.runtime_id}
+        return Environment(host=self.report)
 
     async def run(self) -> None:
-        """Read at every interval until cancelled."""
-        ticks = Ticks(INTERVAL_SECONDS, spread(NAME))
-        while True:
-            await self.read()
-            # Not the same tick again, should the sleep have ended a little early.
-            after = self._clock.monotonic() + INTERVAL_SECONDS / 2
-            await self._clock.sleep_until(ticks.due(ticks.upcoming(after)))
+        """Read at every interval until cancelled; returns at once when switched off."""
+        if self._settings.enabled:
+            await self._guard.run(self._thread.get, self._take)
 
     async def read(self) -> None:
         """Read once. Raises nothing but cancellation."""
-        if not self._settings.enabled:
-            return
-        containers = self._containers
-        began, now = self._clock.monotonic(), self._clock.wall()
-        late = f"no answer of procfs and cgroups in {DEADLINE_SECONDS:g} s"
-        try:
-            self._share.require()
-            reading = await self._worker.run(lambda: self._read(containers, began), DEADLINE_SECONDS, late)
-        except SourceError as error:
-            self._report, self._before = HostReport(now), None
-            self._health.down(now, error)
-            return
-        before, self._before = self._before or reading, reading
-        self._report = _report(now, before, reading)
+        await self._guard.attempt(self._thread.get, self._take)
+
+    def _take(self, reading: _Reading) -> None:
+        before = self._before if self._before is not None and self._guard.up else reading
+        self._report, self._before = _report(self._clock.wall(), before, reading), reading
         for word in reading.lacks - self._lacks:
-            self._health.count(word)
+            self._guard.count(word)
         self._lacks |= reading.lacks
-        self._health.up(now, self._clock.monotonic() - began)
 
-    # What follows runs in the worker's thread.
+    # What follows runs in a thread.
 
-    def _read(self, containers: Mapping[ContainerId, str], now: float) -> _Reading:
+    def _look(self) -> _Reading:
+        containers, now = self._containers, self._clock.monotonic()
         self._search(frozenset(containers.values()), now)
         stats = {
             container: (runtime_id, stat)
@@ -291,5 +266,4 @@ SOURCE: Final = Registration[HostSettings](
     {NAME: "CPU and memory of this machine"},
     section="host",
     settings=HostSettings,
-    logged_by_exporter=True,
 )

@@ -130,7 +130,8 @@ def tls_context(config: WebConfig, document: Document) -> ssl.SSLContext | None:
     if problems:
         raise ConfigError(problems)
     try:
-        load_pair(context, tls)
+        # Without a password OpenSSL would prompt for it on the terminal.
+        context.load_cert_chain(tls.cert_file, tls.key_file, password="")
     except (ssl.SSLError, ValueError) as error:
         message = f"{tls.cert_file} and {tls.key_file} are not a certificate and its key without a pass phrase: {error}"
         problems.append(document.problem(("tls_server_config", "cert_file"), message))
@@ -144,12 +145,6 @@ def tls_context(config: WebConfig, document: Document) -> ssl.SSLContext | None:
         raise ConfigError(problems)
     context.verify_mode = _CLIENT_AUTH[tls.client_auth_type]
     return context
-
-
-def load_pair(context: ssl.SSLContext, tls: TlsServerConfig) -> None:
-    """Load certificate and key into `context`, for new connections. Raises ssl.SSLError or OSError."""
-    # Without a password OpenSSL would prompt for it on the terminal.
-    context.load_cert_chain(tls.cert_file, tls.key_file, password="")
 
 
 class BasicAuth:
@@ -220,7 +215,7 @@ class Refresh(Enum):
 
     UNCHANGED = "unchanged"
     RELOADED = "reloaded"
-    LISTENER = "connections made from now on need the new context, and those made before must end"
+    LISTENER = "connections made before must end"
 
 
 class WebGuard:
@@ -235,11 +230,10 @@ class WebGuard:
         self.config, self.context, self.auth = self._load()
 
     def refresh(self) -> Refresh:
-        """Check the files once and put changes in force.
+        """Check the files once and put changes in force, for new connections.
 
-        A renewed certificate is loaded into the present context, which new connections use at once. Raises ConfigError
-        when the new files are invalid, or take protection away; then the old configuration stays in force, and
-        `is_current` is False until files are taken. Reads files.
+        Raises ConfigError when the new files are invalid, or take protection away; then the old configuration stays in
+        force, and `is_current` is False until files are taken. Reads files.
         """
         changed = self._watch.look()
         if not changed:
@@ -258,17 +252,8 @@ class WebGuard:
             raise ConfigError([Problem(str(self._path), None, "", sentence.format(one)) for one in lost])
         old, tls = self.config.tls_server_config, config.tls_server_config
         replaced = old != tls or (tls is not None and tls.client_ca_file in self._pending)
-        if replaced:
-            self.context, self.auth = context, auth
-        elif tls is not None and self.context is not None:
-            try:
-                load_pair(self.context, tls)
-            except (ssl.SSLError, OSError) as error:
-                problem = Problem(str(tls.cert_file), None, "", f"changed while it was read: {error}")
-                raise ConfigError([problem]) from None
-        if not replaced and self.config.basic_auth_users != config.basic_auth_users:
-            self.auth = BasicAuth(config.basic_auth_users, self.auth)
-        self.config, self._pending = config, frozenset()
+        self.auth = auth if replaced else BasicAuth(config.basic_auth_users, self.auth)
+        self.config, self.context, self._pending = config, context, frozenset()
         return Refresh.LISTENER if replaced else Refresh.RELOADED
 
     def _load(self) -> tuple[WebConfig, ssl.SSLContext | None, BasicAuth]:

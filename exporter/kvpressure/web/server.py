@@ -98,8 +98,9 @@ class WebServer:
             if refresh is Refresh.UNCHANGED:
                 continue
             logged = []
-            if refresh is Refresh.LISTENER and self._acceptor is not None:
+            if self._acceptor is not None:
                 self._acceptor.context = self._guard.context
+            if refresh is Refresh.LISTENER:
                 self.connections.retire()
             log.info("web configuration reloaded")
 

@@ -70,7 +70,7 @@ def find_engines(given: Manifests) -> tuple[list[Engine], list[Problem]]:
     owners = {(item.kind, item.name, item.namespace) for item in given.items}
     parts = [part for item in given.items if not _owned(item, owners) for part in walk.engines(item, given)]
     engines = [part for part in parts if isinstance(part, Engine)]
-    used = {(id(item), path) for part in engines for item, path in part.declared.mounted.values()}
+    used = {(id(item), path) for part in engines for item, path in part.mounted.values()}
     for item in given.of("ConfigMap"):
         for key, value in mapping(item.data.get("data")).items():
             if (id(item), ("data", key)) not in used:

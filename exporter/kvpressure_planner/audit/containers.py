@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kvpressure.commandline.programs import SHELLS, base
-from kvpressure.commandline.words import Budget, Filling, as_written, filled_word, split, unless
+from kvpressure.commandline.words import GPUS, Budget, Filling, as_written, filled_word, split, unless
 from kvpressure.config.strict_yaml import Path
 from kvpressure.kubernetes.objects.config_maps import mounted_maps
+from kvpressure.launch import Start, read_start
+from kvpressure_planner.audit.formats import SCRIPT
 from kvpressure_planner.audit.manifests import Item, Manifests, flat, get, mapping, sequence, shape, text, texts
 from kvpressure_planner.audit.model import Problem
-from kvpressure_planner.audit.places import RESTARTED, accelerators
+from kvpressure_planner.audit.places import RESTARTED, given_gpus
 
 IMAGES: Final = ("image", "imageName", "image_name", "Image", "container_image", "docker_image")
 ENTRYPOINTS: Final = ("entrypoint", "entryPoint", "Entrypoint", "dockerEntrypoint")
@@ -41,6 +43,7 @@ _DOCKER: Final = frozenset(("container_name", "restart", "restart_policy", "esse
 SCRIPTS: Final = frozenset(("run", "script", "shell", "cmd", "start_command"))
 _OPERATORS: Final = re.compile(r"[;|&\n]|\$\(|`")
 _MODEL: Final = re.compile(r"-.*|[\w.-]+/[\w.-]+", re.ASCII)
+_SLURM_COUNTS: Final = ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE")
 _EXEC_MARKS: Final = "-@:+!|"
 _MAX_FILES: Final = 1000
 
@@ -58,6 +61,10 @@ class Described:
     files: Mapping[str, str] = field(default_factory=dict)
     mounted: Mounted = field(default_factory=dict)
     wrong: tuple[Problem, ...] = ()
+
+    def start(self, budget: Budget | None = None) -> Start:
+        """Return what it comes to, within a budget of its own if none is given."""
+        return read_start(self.command, self.args, self.env, budget or Budget(), self.files, self.image)
 
     @property
     def in_shell(self) -> bool:
@@ -164,8 +171,9 @@ def _passes(command: Sequence[str], image: str) -> bool:
 def _variables(item: Item, at: Path, maps: Mapping[str, Item]) -> dict[str, str | None]:
     """Return the variables at a start and around it by name, None for those whose value is not known."""
     env: dict[str, str | None] = {}
-    if "run" in item.data and (count := accelerators(item, at)[1]) is not None:
-        env["SKYPILOT_NUM_GPUS_PER_NODE"] = str(count)
+    if (count := given_gpus(item, at)) is not None:
+        counts = ("SKYPILOT_NUM_GPUS_PER_NODE",) if "run" in item.data else ()
+        env |= dict.fromkeys((GPUS, *counts, *(_SLURM_COUNTS if SCRIPT in item.data else ())), count)
     for end in range(len(at) + 1):
         outer = get(item.data, *at[:end])
         for key in VARIABLES if isinstance(outer, dict) else ():

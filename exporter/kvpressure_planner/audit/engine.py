@@ -39,21 +39,6 @@ class Replicas:
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
-    """What a command declares, and where it is written.
-
-    `mounted` maps paths of configuration files in the container to the ConfigMap and the path they come from; `behind`
-    is a template in another object whose arguments come before these; `chart` is the one whose values these are.
-    """
-
-    reading: Reading
-    style: Style = "args"
-    mounted: Mapping[str, tuple[Item, Path]] = field(default_factory=dict)
-    behind: tuple[Item, Path] | None = None
-    chart: Chart | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Resources:
     """What an engine gets beside its command; `memory` of the host, as "requests" and "limits".
 
@@ -87,8 +72,11 @@ class Probe:
 class Engine:
     """A start of an engine. `at` is its path in its object, `pod` that of the pod's metadata, `image` as written.
 
-    `probes` are those that restart it, the one that counts first; `scraped` says that its chart has it scraped;
-    `findings` are the verdicts on it, in the order of the checks.
+    `reading` are the limits and options that it declares, in a `style`. `mounted` maps paths of configuration files in
+    the container to the ConfigMap and the path they come from; `behind` is a template in another object whose arguments
+    come before these; `chart` is the one whose values these are. `probes` are those that restart it, the one that
+    counts first; `scraped` says that its chart has it scraped; `findings` are the verdicts on it, in the order of the
+    checks.
     """
 
     item: Item
@@ -96,7 +84,7 @@ class Engine:
     container: str
     at: Path
     pod: Path
-    declared: Declared
+    reading: Reading
     resources: Resources
     replicas: Replicas
     probes: tuple[Probe, ...] = ()
@@ -104,6 +92,10 @@ class Engine:
     annotations: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     scraped: bool | None = None
+    style: Style = "args"
+    mounted: Mapping[str, tuple[Item, Path]] = field(default_factory=dict)
+    behind: tuple[Item, Path] | None = None
+    chart: Chart | None = None
     model: str = ""
     image: str = ""
     findings: tuple[Finding, ...] = ()
@@ -115,22 +107,15 @@ class Engine:
         return self.item.namespace
 
     @property
-    def reading(self) -> Reading:
-        """The limits and options that the start declares."""
-        return self.declared.reading
-
-    @property
     def place(self) -> Place:
         """Where the start begins."""
         return self.item.place(self.at)
 
     def arguments_place(self) -> Place:
         """Return where flags are written, or would be."""
-        chart, style = self.declared.chart, self.declared.style
-        config = () if chart is None else (chart.config,)
-        names = {"values": config, "env": ("env",), "kwargs": ("engine_kwargs",)}.get(style, ("args", "command"))
-        path = next(((*self.at, name) for name in names if (*self.item.at, *self.at, name) in self.lines), self.at)
-        return self.item.place(path)
+        config = () if self.chart is None else (self.chart.config,)
+        names = {"values": config, "env": ("env",), "kwargs": ("engine_kwargs",)}.get(self.style, ("args", "command"))
+        return self._first_place(*((*self.at, name) for name in names), self.at)
 
     @property
     def runtime(self) -> Runtime:
@@ -148,30 +133,28 @@ class Engine:
         return self._places[option]
 
     def _find_option(self, option: str) -> Place:
-        given, declared = self.reading.options.get(option), self.declared
+        given = self.reading.options.get(option)
         if given is None:
             return self.arguments_place()
         # --max-num-seqs, --max_num_seqs, maxNumSeqs, and the beginning that was written.
         words = "[-_]?".join(map(re.escape, option.split("-")))
         short = re.escape(re.split(r"[=\s:]", given.written, maxsplit=1)[0][:_LONGEST_NAME]) or words
         pattern = re.compile(f"{words}|{short}", re.IGNORECASE)
-        own = declared.mounted.get(given.file, (self.item, self.at)) if given.file else (self.item, self.at)
-        for item, path in (own, *([declared.behind] if declared.behind else ())):
+        own = self.mounted.get(given.file, (self.item, self.at)) if given.file else (self.item, self.at)
+        for item, path in (own, *([self.behind] if self.behind else ())):
             if (line := item.find(pattern, path)) is not None:
                 return Place(item.source.name, line)
         return self.arguments_place()
 
     def annotation_place(self, name: str) -> Place:
         """Return the line of an annotation, or where it would be."""
-        for path in ((*self.pod, "annotations", name), ("metadata", "annotations", name), (*self.pod, "annotations")):
-            if (*self.item.at, *path) in self.lines:
-                return self.item.place(path)
-        return self.item.place(self.pod)
+        outer = (*self.pod, "annotations")
+        return self._first_place((*outer, name), ("metadata", "annotations", name), outer, self.pod)
 
-    @property
-    def lines(self) -> Mapping[Path, int]:
-        """Lines of the file by path."""
-        return self.item.source.lines
+    def _first_place(self, *paths: Path) -> Place:
+        """Return the place of the first path that is written in the file, else of the last."""
+        written = (path for path in paths if (*self.item.at, *path) in self.item.source.lines)
+        return self.item.place(next(written, paths[-1]))
 
 
 def replicas(item: Item, path: Path, given: Manifests) -> Replicas:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-import yaml
-
-from kvpressure.commandline.options import Dialect, Given
-from kvpressure.commandline.words import Budget
-from kvpressure.config import strict_yaml
-from kvpressure.config.strict_yaml import ConfigError, Path
-from kvpressure.launch import Reading, read_limits, read_start, runtime_of
-from kvpressure.runtimes.registry import ASSUMED, RUNTIMES, named
+from kvpressure.commandline.options import Dialect, Given, entries_of
+from kvpressure.config.strict_yaml import Path
+from kvpressure.launch import Reading, read_limits, runtime_of
+from kvpressure.runtimes.registry import ASSUMED, RUNTIMES
+from kvpressure.runtimes.registry import named as runtime_named
+from kvpressure.runtimes.starting import Chart
 from kvpressure_planner.audit.containers import (
     IMAGES,
     NOT_JUDGED,
@@ -35,10 +33,11 @@ CHART: Final = ASSUMED.charts[0]
 
 @dataclass(frozen=True, slots=True)
 class Special:
-    """An engine, with what to change of it as the walk reads it (`changes`), and the keys that describe it.
+    """An engine, with what is otherwise than the walk reads it, and the keys that describe it (`consumed`).
 
-    `at` is the path of its container where that is another, `takes_pod` says that what a pod requests would stand
-    beside it.
+    `problems` are those beside what is wrong in its start. `named` and `resources` are fields of the engine and of its
+    resources; empty ones stay as they are. `at` is the path of its container where that is another, `count` that of its
+    number of pods where no autoscaler has one; `takes_pod` says that what a pod requests would stand beside it.
     """
 
     described: Described
@@ -48,15 +47,27 @@ class Special:
     style: Style | None = None
     takes_pod: bool = True
     at: Path = ()
-    changes: Callable[[Engine], Engine] = field(default=lambda engine: engine)
+    count: Path = ()
+    behind: tuple[Item, Path] | None = None
+    chart: Chart | None = None
+    named: Mapping[str, Any] = field(default_factory=dict)
+    resources: Mapping[str, Any] = field(default_factory=dict)
 
     def applied(self, engine: Engine) -> Engine:
         """Return the engine as this format has it."""
-        style = self.style or engine.declared.style
-        resources = engine.resources
+        style, resources, replicas = self.style or engine.style, engine.resources, engine.replicas
         if not resources.memory and not resources.requested and (style in {"kwargs", "config"} or not self.takes_pod):
             resources = replace(resources, at=())
-        return self.changes(replace(engine, declared=replace(engine.declared, style=style), resources=resources))
+        if self.count and not replicas.key.startswith("min"):
+            replicas = counted(engine.item, self.count)
+        return replace(
+            engine,
+            style=style,
+            behind=self.behind,
+            chart=self.chart,
+            resources=replace(resources, **{name: value for name, value in self.resources.items() if value}),
+            **{"replicas": replicas, **{name: value for name, value in self.named.items() if value}},
+        )
 
 
 def special(item: Item, at: Path, given: Manifests) -> Special | None:
@@ -97,7 +108,7 @@ def words_of(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _by_options(words: tuple[str, ...], described: Described = Described()) -> Reading:  # noqa: B008 - frozen
-    return read_limits(read_start(COMMAND, words, described.env, Budget(), described.files))
+    return read_limits(Described("", COMMAND, words, described.env, described.files).start())
 
 
 def _wrong_mapping(value: Any, item: Item, at: Path) -> tuple[Problem, ...]:
@@ -118,17 +129,10 @@ def _llm_config(item: Item, at: Path, spec: Mapping[str, Any], given: Manifests)
     wrong = _wrong_mapping(kwargs, item, (*at, "engine_kwargs"))
     env: dict[str, str | None] = {**strings(get(spec, "runtime_env", "env_vars"))}
     described = Described(env=env, wrong=wrong)
-    deployment = (*at, "deployment_config")
-
-    def changes(engine: Engine) -> Engine:
-        count = engine.replicas
-        if get(item.data, *deployment, "autoscaling_config") is None:
-            count = counted(item, (*deployment, "num_replicas"))
-        title = engine.title if item.kind else f"ray/{served}"
-        return replace(engine, title=title, container=served or "llm", model=model, replicas=count)
-
     reading = _by_options((model or "model", *words_of(mapping(kwargs))), described)
-    return Special(described, reading, ("engine_kwargs", "runtime_env"), wrong, "kwargs", changes=changes)
+    named = {"title": "" if item.kind else f"ray/{served}", "container": served or "llm", "model": model}
+    count = (*at, "deployment_config", "num_replicas")
+    return Special(described, reading, ("engine_kwargs", "runtime_env"), style="kwargs", count=count, named=named)
 
 
 def _production_stack(item: Item, at: Path, spec: Mapping[str, Any], given: Manifests) -> Special | None:
@@ -152,27 +156,8 @@ def _production_stack(item: Item, at: Path, spec: Mapping[str, Any], given: Mani
     words = (model or "model", "--port", port, *words_of(mapping(config)), *texts(extra))
     name = text(spec.get("name"))
 
-    def changes(engine: Engine) -> Engine:
-        resources = engine.resources
-        mounts = get(config, CHART.shares) is not None or "shmSize" in spec
-        shared = "the chart mounts a larger /dev/shm" if mounts else engine.resources.shared_memory
-        stages = text(get(config, "pipelineParallelSize"))
-        machines = int(stages) if "raySpec" in spec and stages.isdecimal() else 1
-        at_resources = resources.at if "resources" in spec else (*at, "requestMemory")
-        return replace(
-            engine,
-            title=f"values/{name}",
-            container=CHART.container,
-            declared=replace(engine.declared, chart=CHART),
-            labels={"model": name, **strings(section.get("labels"))},
-            resources=replace(
-                resources, shared_memory=shared, machines=machines, at=at_resources, gpu_key="requestGPU"
-            ),
-            replicas=engine.replicas if engine.replicas.place else counted(item, (*at, "replicaCount")),
-            scraped=True if get(section, "serviceMonitor", "enabled") is True else None,
-            model=model,
-        )
-
+    mounts = get(config, CHART.shares) is not None or "shmSize" in spec
+    stages = text(get(config, "pipelineParallelSize"))
     unread = [key for key in (CHART.extra, *CHART.flags) if key in spec]
     problems = tuple(
         Problem(
@@ -187,9 +172,23 @@ def _production_stack(item: Item, at: Path, spec: Mapping[str, Any], given: Mani
         described,
         _by_options(words, described),
         (CHART.config, CHART.extra, *CHART.flags),
-        (*wrong, *problems),
+        problems,
         "values",
-        changes=changes,
+        count=(*at, "replicaCount"),
+        chart=CHART,
+        named={
+            "title": f"values/{name}",
+            "container": CHART.container,
+            "labels": {"model": name, **strings(section.get("labels"))},
+            "scraped": get(section, "serviceMonitor", "enabled") is True,
+            "model": model,
+        },
+        resources={
+            "shared_memory": "the chart mounts a larger /dev/shm" if mounts else "",
+            "machines": int(stages) if "raySpec" in spec and stages.isdecimal() else 1,
+            "at": () if "resources" in spec else (*at, "requestMemory"),
+            "gpu_key": "requestGPU",
+        },
     )
 
 
@@ -202,23 +201,20 @@ def _vllm_runtime(item: Item, at: Path, spec: Mapping[str, Any], given: Manifest
     env = {text(get(variable, "name")): text(get(variable, "value")) for variable in sequence(config.get("env"))}
     words = (text(model.get("modelURL")) or "model", *words_of(both), *texts(config.get(CHART.extra)))
     described = Described(image=text(get(spec, "deploymentConfig", "image", "name")), env=env)
-
-    def changes(engine: Engine) -> Engine:
-        # Its limits are in two places: what is appended wins over both.
-        chart = replace(CHART, flags={})
-        place = ("spec", "deploymentConfig", "replicas")
-        resources = replace(engine.resources, at=("spec", "deploymentConfig", "resources"), gpu_key="gpu")
-        return replace(
-            engine,
-            container=CHART.container,
-            pod=("metadata",),
-            declared=replace(engine.declared, chart=chart),
-            labels=strings(get(item.data, "metadata", "labels")),
-            resources=resources,
-            replicas=counted(item, place),
-        )
-
-    return Special(described, _by_options(words, described), tuple(spec), (), "values", changes=changes)
+    return Special(
+        described,
+        _by_options(words, described),
+        tuple(spec),
+        style="values",
+        count=("spec", "deploymentConfig", "replicas"),
+        chart=replace(CHART, flags={}),  # its limits are in two places: what is appended wins over both
+        named={
+            "container": CHART.container,
+            "pod": ("metadata",),
+            "labels": strings(get(item.data, "metadata", "labels")),
+        },
+        resources={"at": ("spec", "deploymentConfig", "resources"), "gpu_key": "gpu"},
+    )
 
 
 def _kubeai(item: Item, at: Path, spec: Mapping[str, Any], given: Manifests) -> Special | None:
@@ -230,17 +226,10 @@ def _kubeai(item: Item, at: Path, spec: Mapping[str, Any], given: Manifests) -> 
     reading = _by_options(
         (model, *words_of({k: v for k, v in spec.items() if k != "model"}), *described.args), described
     )
-
-    def changes(engine: Engine) -> Engine:
-        fixed = spec.get("autoscalingDisabled") is True or item.kind != "Model"
-        bounds = ("minReplicas", "maxReplicas")
-        return replace(
-            engine,
-            container="server" if item.kind == "Model" else engine.container,
-            replicas=engine.replicas if fixed else scaled(item, at, bounds, "KubeAI"),
-        )
-
-    return Special(described, reading, (), described.wrong, takes_pod=False, changes=changes)
+    named: dict[str, Any] = {"container": "server"} if item.kind == "Model" else {}
+    if named and spec.get("autoscalingDisabled") is not True:
+        named |= {"replicas": scaled(item, at, ("minReplicas", "maxReplicas"), "KubeAI")}
+    return Special(described, reading, takes_pod=False, named=named)
 
 
 def _kaito(item: Item, at: Path, spec: Mapping[str, Any], given: Manifests) -> Special | None:
@@ -251,26 +240,17 @@ def _kaito(item: Item, at: Path, spec: Mapping[str, Any], given: Manifests) -> S
     name = text(spec.get("config"))
     config_map = next((each for each in given.of("ConfigMap") if each.name == name), None)
     key = ("data", "inference_config.yaml")
-    hidden = "the preset may give more, and a ConfigMap for it is not named"
-    if name:
-        hidden = f"the preset may give more, and the ConfigMap {name} is not among the manifests"
-    options: Any = {}
+    why, behind, options = f"the ConfigMap {name} is not among the manifests", None, None
+    if not name:
+        why = "a ConfigMap for it is not named"
     if config_map is not None:
-        try:
-            options = strict_yaml.load(text(get(config_map.data, *key)), item.source.name).data
-        except (ConfigError, ValueError, RecursionError, yaml.YAMLError):
-            config_map = None
-            hidden = f"the preset may give more, and {key[1]} of the ConfigMap {name} cannot be read"
+        why, behind = f"{key[1]} of the ConfigMap {name} cannot be read", (config_map, key)
+        options = entries_of(text(get(config_map.data, *key)), item.source.name, item.source.budget)
     reading = _by_options((model, *words_of(mapping(get(options, ASSUMED.name)))))
-    if config_map is None:
-        reading = replace(reading, hidden=(hidden,))
-    behind = None if config_map is None else (config_map, key)
-
-    def changes(engine: Engine) -> Engine:
-        declared = replace(engine.declared, behind=behind)
-        return replace(engine, container=ASSUMED.name, pod=("metadata",), declared=declared, model=model)
-
-    return Special(Described(), reading, tuple(spec), (), "config", changes=changes)
+    if options is None:
+        reading, behind = replace(reading, hidden=(f"the preset may give more, and {why}",)), None
+    named = {"container": ASSUMED.name, "pod": ("metadata",), "model": model}
+    return Special(Described(), reading, tuple(spec), style="config", behind=behind, named=named)
 
 
 def _predictor(item: Item, at: Path, spec: Mapping[str, Any], given: Manifests) -> Special | None:
@@ -280,25 +260,22 @@ def _predictor(item: Item, at: Path, spec: Mapping[str, Any], given: Manifests) 
     own = describe(item, at, given, {})
     name = text(spec.get("runtime"))
     runtime = next((each for each in given.of("ServingRuntime", "ClusterServingRuntime") if each.name == name), None)
-    behind: tuple[Item, Path] | None = None
-    wrong = own.wrong
+    behind = None if runtime is None else (runtime, ("spec", "containers", 0))
+    first = Described() if behind is None else describe(*behind, given, {})
+    both = Described(
+        command=own.command or first.command,
+        args=(*first.args, *own.args),
+        env={**first.env, **own.env},
+        files={**first.files, **own.files},
+        wrong=(*first.wrong, *own.wrong),
+    )
+    reading = read_limits(both.start())
     if runtime is None:
         which = f"the ServingRuntime {name}" if name else "the ServingRuntime that KServe picks"
-        reading = read_limits(read_start(own.command, own.args, own.env, Budget(), own.files))
         reading = replace(reading, hidden=(*reading.hidden, f"{which} is not among the manifests"))
-    else:
-        behind = runtime, ("spec", "containers", 0)
-        first = describe(runtime, behind[1], given, {})
-        command, args = own.command or first.command, (*first.args, *own.args)
-        start = read_start(command, args, {**first.env, **own.env}, Budget(), {**first.files, **own.files})
-        reading, wrong = read_limits(start), (*first.wrong, *own.wrong)
-
-    def changes(engine: Engine) -> Engine:
-        declared = replace(engine.declared, behind=behind)
-        model = text(spec.get("storageUri")) or engine.model
-        return replace(engine, declared=declared, model=model, container=text(spec.get("name")) or "model")
-
-    return Special(replace(own, wrong=wrong), reading, tuple(spec), own.wrong, "args", changes=changes)
+    named = {"model": text(spec.get("storageUri")), "container": text(spec.get("name")) or "model"}
+    described = replace(own, wrong=both.wrong)
+    return Special(described, reading, tuple(spec), style="args", behind=behind, named=named)
 
 
 def _llm_inference(item: Item, at: Path, spec: Mapping[str, Any], given: Manifests) -> Special | None:
@@ -309,7 +286,7 @@ def _llm_inference(item: Item, at: Path, spec: Mapping[str, Any], given: Manifes
     main = next((i for i, container in enumerate(containers) if text(get(container, "name")) == "main"), 0)
     where: Path = (*at, "template", "containers", main) if containers else at
     own = describe(item, where, given, {})
-    start = read_start(own.command, own.args, own.env, Budget(), own.files, own.image)
+    start = own.start()
     runtime = runtime_of(own.image, start)
     if runtime is None and (own.image or not ASSUMED.kserve.by_default):
         return None
@@ -317,22 +294,16 @@ def _llm_inference(item: Item, at: Path, spec: Mapping[str, Any], given: Manifes
     if references := [text(get(reference, "name")) for reference in sequence(get(item.data, "spec", "baseRefs"))]:
         reading = replace(reading, hidden=(*reading.hidden, f"baseRefs may give more: {', '.join(references)}"))
     if (name := text(get(item.data, "spec", "runtime"))) and runtime is None:
-        reading = replace(reading, runtime=named(name))
+        reading = replace(reading, runtime=runtime_named(name))
     reading = divided(reading, mapping(spec.get("parallelism")))
-
-    def changes(engine: Engine) -> Engine:
-        labels = {"app.kubernetes.io/name": item.name, **strings(get(item.data, *at, "labels"))}
-        return replace(
-            engine,
-            title=f"{item.kind}/{item.name}{' prefill' if at[1:] else ''}",
-            container=text(get(item.data, *where, "name")) or "main",
-            labels=labels,
-            model=text(get(item.data, "spec", "model", "uri")) or engine.model,
-            replicas=engine.replicas if engine.replicas.ceiling else counted(item, (*at, "replicas")),
-        )
-
+    named = {
+        "title": f"{item.kind}/{item.name}{' prefill' if at[1:] else ''}",
+        "container": text(get(item.data, *where, "name")) or "main",
+        "labels": {"app.kubernetes.io/name": item.name, **strings(get(item.data, *at, "labels"))},
+        "model": text(get(item.data, "spec", "model", "uri")),
+    }
     style: Style = "shell" if own.in_shell else "args" if own.args else "env"
-    return Special(own, reading, ("template",), own.wrong, style, at=where, changes=changes)
+    return Special(own, reading, ("template",), style=style, at=where, count=(*at, "replicas"), named=named)
 
 
 def divided(reading: Reading, parallelism: Mapping[str, Any]) -> Reading:
@@ -356,7 +327,7 @@ def _by_variables(item: Item, at: Path, spec: Mapping[str, Any], given: Manifest
         return None
     reading = _by_options((*words, *described.args), described)
     reading = replace(reading, model=reading.model or described.image.rpartition("/nim/")[2].partition(":")[0])
-    return Special(described, reading, (), described.wrong, "env")
+    return Special(described, reading, style="env")
 
 
 def _options(item: Item, at: Path, spec: Mapping[str, Any], given: Manifests) -> Special | None:
@@ -371,13 +342,9 @@ def _options(item: Item, at: Path, spec: Mapping[str, Any], given: Manifests) ->
     plain = text(spec.get("model")) or text(get(spec, "model", "name")) or "model"
     model = dict(options_of(values)).get("model", "") or plain
     words = (model, *words_of({key: value for key, value in values.items() if key != "model"}), *described.args)
-
-    def changes(engine: Engine) -> Engine:
-        title = f"config/{item.source.name.rpartition('/')[2]}" if not at and not item.kind else engine.title
-        return replace(engine, title=title, container=ASSUMED.name)
-
-    consumed = (*spec,) if inner is None else (inner,)
-    return Special(described, _by_options(words, described), consumed, described.wrong, "config", changes=changes)
+    title = "" if at or item.kind else f"config/{item.source.name.rpartition('/')[2]}"
+    consumed, named = (*spec,) if inner is None else (inner,), {"title": title, "container": ASSUMED.name}
+    return Special(described, _by_options(words, described), consumed, style="config", named=named)
 
 
 SPECIAL: Final = (

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from kvpressure.capacity.gpus import gpu_named
 from kvpressure.commandline.options import whole
 from kvpressure.commandline.programs import GPU_TYPE, ContainerRun
 from kvpressure.config.strict_yaml import Path
@@ -92,6 +93,9 @@ GPU_NAMES: Final[tuple[Path, ...]] = (
     ("resources", "accelerator"),
 )
 
+MACHINES: Final = ("instance_type", "instanceType", "machine_type", "machineType", "vm_size")
+"""Keys of a machine's type, which may name its GPU."""
+
 # NVIDIA's and AMD's own labels, those of GKE, Karpenter, CoreWeave and others: the key says that it is a GPU's name.
 _LABELS: Final = re.compile(
     r"gpu[./_-](product|name|model|type|class)|accelerator|instance-gpu-name|product-name", re.IGNORECASE
@@ -143,9 +147,8 @@ def counts(item: Item, at: Path, given: Manifests) -> Replicas:
         outer = nearest(item, at, *path, high) or (nearest(item, at, *path, low) if path else None)
         if outer is not None and get(item.data, *outer[:-1], "enabled") is not False:
             return scaled(item, outer[:-1], (low, high), who or _KEEPERS.get(item.kind, "its autoscaler"))
-    paths = [
-        (*outer, *path) for outer in reversed([*around(at)]) for path in COUNTS if _is_count(item, (*outer, *path))
-    ]
+    written = ((*outer, *path) for outer in reversed([*around(at)]) for path in COUNTS)
+    paths = [path for path in written if text(get(item.data, *path)) and "device" not in path]
     if not paths:
         return _uncounted(item, at, given)
     inner = replicas(item, paths[-1], given)
@@ -155,11 +158,6 @@ def counts(item: Item, at: Path, given: Manifests) -> Replicas:
             why = f"{inner.why}, {outer_count.why}"
             inner = Replicas(inner.count * outer_count.count, why, inner.place, inner.key, inner.ceiling)
     return inner
-
-
-def _is_count(item: Item, path: Path) -> bool:
-    value = get(item.data, *path)
-    return value is not None and not isinstance(value, (dict, list)) and "device" not in path
 
 
 def _uncounted(item: Item, at: Path, given: Manifests) -> Replicas:
@@ -180,16 +178,21 @@ def _uncounted(item: Item, at: Path, given: Manifests) -> Replicas:
 
 def resources(item: Item, at: Path, annotations: Mapping[str, str]) -> Resources:
     """Return what an engine gets beside its command."""
-    declared_at = nearest(item, at, "resources", "limits") or nearest(item, at, "resources", "requests")
-    requested, by = mapping(get(item.data, *declared_at[:-1])) if declared_at else {}, deployer(item, at)
+    requested_at, requested = _requested(item, at)
     number, key = _gpus(item, at, requested)
+    by = deployer(item, at)
     memory, memory_at = _memory(item, at)
-    if number is None and not _by_claims(item, at, requested):
+    extends = mapping(get(item.data, *at)).get("extends")
+    claims = requested.get("claims") or nearest_value(item, at, "resourceClaims")
+    if number is None and not claims and not extends:
         number = ALL if "nvidia" in text(nearest_value(item, at, "runtimeClassName")) else by.gpus
     shared_memory = _shared_memory(item, at)
+    at_machine = any(key in item.data for key in ("script", "Service", "run"))
+    default = (*at, "deploy", "resources") if at[:1] == ("services",) else (*at, "resources")
     return Resources(
         memory=memory,
-        at=declared_at[:-1] if declared_at else memory_at or _default_place(item, at),
+        # What runs a script may limit its memory elsewhere.
+        at=requested_at or memory_at or (() if at_machine else default),
         requested=requested,
         gpu=_gpu_name(item, at, annotations),
         gpus=number,
@@ -200,17 +203,16 @@ def resources(item: Item, at: Path, annotations: Mapping[str, str]) -> Resources
     )
 
 
-def _by_claims(item: Item, at: Path, requested: Mapping[str, Any]) -> bool:
-    """Return whether what a container gets may be said elsewhere: by resource claims, or by a service it extends."""
-    spec = mapping(get(item.data, *at))
-    return bool(requested.get("claims") or nearest_value(item, at, "resourceClaims") or spec.get("extends"))
+def given_gpus(item: Item, at: Path) -> str | None:
+    """Return the number of GPUs that is stated for what starts there, None where none is."""
+    number, _ = _gpus(item, at, _requested(item, at)[1])
+    return str(number) if isinstance(number, int) else None
 
 
-def _default_place(item: Item, at: Path) -> Path:
-    """Return where memory would stand, () where that is not known: what runs a script may limit it."""
-    if any(key in item.data for key in ("script", "Service", "run")):
-        return ()
-    return (*at, "deploy", "resources") if at[:1] == ("services",) else (*at, "resources")
+def _requested(item: Item, at: Path) -> tuple[Path, Mapping[str, Any]]:
+    """Return a pod's resources with their path, () where it has none."""
+    declared = nearest(item, at, "resources", "limits") or nearest(item, at, "resources", "requests") or ()
+    return declared[:-1], mapping(get(item.data, *declared[:-1])) if declared else {}
 
 
 def _memory(item: Item, at: Path) -> tuple[dict[str, str], Path]:
@@ -346,20 +348,28 @@ def _gpu_name(item: Item, at: Path, annotations: Mapping[str, str]) -> str:
     for path in GPU_NAMES:
         if name := text(nearest_value(item, at, *path)):
             return name
-    name = accelerators(item, at)[0]
-    return name or next((name for outer in around(at) for name in _selected(mapping(get(item.data, *outer)))), "")
+    if name := accelerators(item, at)[0]:
+        return name
+    selected = (name for outer in around(at) for name in _selected(mapping(get(item.data, *outer))))
+    machines = (text(nearest_value(item, at, key)) for key in MACHINES)
+    return next(selected, "") or next((machine for machine in machines if gpu_named(machine)), "")
 
 
 def _selected(pod: Mapping[str, Any]) -> Iterator[str]:
     for key, value in strings(pod.get("nodeSelector")).items():
-        if _LABELS.search(key):
+        if _names_gpu(key, value):
             yield value
     for term in [*sequence(get(pod, "affinity", *_TERMS)), *sequence(pod.get("nodeSelectorTerms"))]:
         for expression in map(mapping, sequence(get(term, "matchExpressions"))):
             values = sequence(expression.get("values"))
             # Several values leave open which it gets.
-            if expression.get("operator") == "In" and len(values) == 1 and _LABELS.search(text(expression.get("key"))):
-                yield text(values[0])
+            if expression.get("operator") == "In" and len(values) == 1:
+                yield from (text(value) for value in values if _names_gpu(text(expression.get("key")), text(value)))
+
+
+def _names_gpu(key: str, value: str) -> bool:
+    """Return whether a node's label is a GPU's name, or the type of a machine that tells it."""
+    return _LABELS.search(key) is not None or (key.endswith("/instance-type") and gpu_named(value) is not None)
 
 
 def requested_slice(requested: Mapping[str, Any]) -> str:

@@ -20,10 +20,9 @@ from kvpressure.config.thresholds import Thresholds
 from kvpressure.launch import ANNOTATION_PREFIX
 from kvpressure_planner.audit.engine import Engine
 from kvpressure_planner.audit.places import GPU_ANNOTATION, requested_slice
-from kvpressure_planner.capacity.capacity_plan import Plan, batched_tokens, plan_model
+from kvpressure_planner.capacity.capacity_plan import Plan, batched_tokens, plan_model, smallest_pool
 from kvpressure_planner.capacity.case import PlannedTraffic
 from kvpressure_planner.capacity.drafts import with_drafts
-from kvpressure_planner.capacity.smallest import smallest_pool
 
 PROMPT: Final = f"{ANNOTATION_PREFIX}prompt-p95"
 OUTPUT: Final = f"{ANNOTATION_PREFIX}output-p95"

@@ -11,7 +11,7 @@ from typing import Any, Final
 from kvpressure.commandline.programs import base, container_run
 from kvpressure.commandline.words import Budget, BudgetExceededError, Filling
 from kvpressure.config.strict_yaml import Path
-from kvpressure.launch import ANNOTATION_PREFIX, Reading, Server, Start, annotated, read_limits, read_start, runtime_of
+from kvpressure.launch import ANNOTATION_PREFIX, Reading, Server, Start, annotated, read_limits, runtime_of
 from kvpressure.runtimes.registry import ASSUMED
 from kvpressure_planner.audit import places
 from kvpressure_planner.audit.containers import (
@@ -32,7 +32,7 @@ from kvpressure_planner.audit.containers import (
     templates,
     wrong_list,
 )
-from kvpressure_planner.audit.engine import Declared, Engine, Replicas, Style
+from kvpressure_planner.audit.engine import Engine, Replicas, Style
 from kvpressure_planner.audit.formats import SCRIPT
 from kvpressure_planner.audit.kinds import Special, divided, special
 from kvpressure_planner.audit.manifests import Item, Manifests, Source, flat, get, mapping, read, strings, text
@@ -82,7 +82,8 @@ _ARGUMENT: Final = re.compile(r'(\w+)\s*:\s*(?:"((?:[^"\\]|\\.)*)"|(\d+)\b)')
 
 def engines(item: Item, given: Manifests, depth: int = _EMBEDDED) -> Iterator[Engine | Problem]:
     """Yield the engines of an object in reading order, and what cannot be read of it."""
-    if item.kind in places.TEMPLATES and (given.complete or _is_used(item, given)):
+    used = (get(service.data, "spec", "predictor", "model", "runtime") for service in given.of("InferenceService"))
+    if item.kind in places.TEMPLATES and (given.complete or item.name in map(text, used)):
         return
     try:
         if isinstance(item.data.get("services"), dict) and "spec" not in item.data:
@@ -101,11 +102,6 @@ def in_config_map(item: Item, at: Path, value: str, given: Manifests) -> Iterato
         return
     title = f"{item.kind}/{item.name} {at[-1]}"
     yield from (replace(part, item=item, title=title) for part in parts if isinstance(part, Engine))
-
-
-def _is_used(runtime: Item, given: Manifests) -> bool:
-    services = given.of("InferenceService")
-    return any(text(get(service.data, "spec", "predictor", "model", "runtime")) == runtime.name for service in services)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +133,7 @@ class _Walk:
             stated = {**stated, **dict(stated_in(value))}
         described = special(self.item, at, self.given)
         if described is not None:
-            yield from described.problems
+            yield from (*described.described.wrong, *described.problems)
             yield self._engine(described.described, described.reading, described.at or at, described)
             yield from self._below(value, at, stated, {*described.consumed, *STARTS})
             return
@@ -255,19 +251,12 @@ class _Walk:
             annotations=annotations,
             labels=strings(get(self.item.data, *pods, "metadata", "labels")),
             resources=replace(around, gpu=gpu, gpus=engine.resources.gpus, at=()),
-            declared=replace(engine.declared, reading=annotated(engine.reading, annotations)),
+            reading=annotated(engine.reading, annotations),
         )
 
     def _started(self, described: Described, at: Path, *, by_command: bool = False) -> Iterator[Engine | Problem]:
         """Yield the servers that a start runs: those of its command, else the image's own."""
-        start = read_start(
-            described.command,
-            described.args,
-            described.env,
-            self.item.source.budget if not self.given.complete else Budget(),
-            described.files,
-            described.image,
-        )
+        start = described.start(self.item.source.budget if not self.given.complete else Budget())
         runtime = runtime_of(described.image, start)
         serving = [server for server in start.servers if start.is_known and not server.is_worker]
         serving = [server for server in serving if self._serves(server, described.image)]
@@ -326,11 +315,9 @@ class _Walk:
             container=self._container(spec, at, reading),
             at=at,
             pod=metadata,
-            declared=Declared(
-                divided(replace(reading, hidden=hidden), mapping(places.nearest_value(item, at, "parallelism"))),
-                self._style(described, at),
-                described.mounted,
-            ),
+            reading=divided(replace(reading, hidden=hidden), mapping(places.nearest_value(item, at, "parallelism"))),
+            style=self._style(described, at),
+            mounted=described.mounted,
             resources=resources,
             replicas=self._replicas(at),
             probes=places.probes(item, at),
@@ -363,18 +350,18 @@ class _Walk:
 
     def _replicas(self, at: Path) -> Replicas:
         replicas = places.counts(self.item, at, self.given)
-        if self.item.data.keys() >= {SCRIPT} or (replicas.count is None and self._is_alone()):
+        # A unit that is no template, a task, a container: a file that starts one server on one machine.
+        data, file = self.item.data, base(self.item.source.name)
+        is_alone = (file.endswith((".service", ".container")) and "@" not in file) or (
+            "run" in data and not self.item.kind
+        )
+        if SCRIPT in data or (replicas.count is None and is_alone):
             return replace(replicas, count=1, why="one server is started here", key="")
         # A second server of compose needs GPUs and a port of its own, which a larger number does not give it.
-        if "services" in self.item.data and not self.item.kind:
+        if "services" in data and not self.item.kind:
             why = "replicas is not set, which means 1" if replicas.count is None else replicas.why
             return replace(replicas, count=1 if replicas.count is None else replicas.count, why=why, key="")
         return replicas
-
-    def _is_alone(self) -> bool:
-        """Return whether a file starts one server on one machine: a unit that is no template, a task, a container."""
-        data, unit = self.item.data, self.item.source.name.endswith((".service", ".container"))
-        return (unit and "@" not in base(self.item.source.name)) or ("run" in data and not self.item.kind)
 
     def _title(self, at: Path) -> str:
         item, file = self.item, base(self.item.source.name)

@@ -10,18 +10,21 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Final
 
 from kvpressure.capacity import parallel
 from kvpressure.capacity.arithmetic import Step, number, size
 from kvpressure.capacity.geometry import Geometry, KvCost
 from kvpressure.capacity.memory import Memory
-from kvpressure.capacity.parallel import RefusedError
-from kvpressure.capacity.pool import BytePool, Pool, TokenPool, whole_blocks
+from kvpressure.capacity.parallel import Parallel, RefusedError
+from kvpressure.capacity.pool import BytePool, Pool, TokenPool, pool_from_memory, whole_blocks
 from kvpressure.config.thresholds import Thresholds
 from kvpressure.runtimes.registry import ASSUMED
 from kvpressure.runtimes.runtime import Planning, Runtime
 from kvpressure_planner.capacity.case import Case, PlannedTraffic, longest_request, warnings_for
-from kvpressure_planner.capacity.smallest import smallest_pool, smallest_tensor_parallel
+
+_MAX_TENSOR_PARALLEL: Final = 16
+_MAX_PIPELINE: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,3 +292,42 @@ def _memory_target(case: Case, utilization: float | None, at: Callable[[float], 
         return MemoryTarget(target, why)
     smaller = replace(case, pool=pool)
     return MemoryTarget(target, why, pool.tokens(case.tokens), _sequences(smaller))
+
+
+def smallest_pool(
+    geometry: Geometry, cost: KvCost, memory: Memory, traffic: PlannedTraffic, batched_tokens: int
+) -> tuple[BytePool, tuple[Step, ...]]:
+    """Return the pool of one engine: that of the pipeline stage which holds the fewest requests."""
+    if geometry.state is not None:
+        geometry = replace(geometry, state=geometry.state.on(memory.gpu))
+    cost = geometry.costing(cost.value_bytes, memory.tensor_parallel, cost.requested_block_tokens)
+    if memory.pipeline_parallel == 1:
+        return pool_from_memory(geometry, cost, memory, batched_tokens)
+    found = []
+    for stage in parallel.stages(geometry.layers, memory.pipeline_parallel):
+        part = geometry.stage(stage)
+        if part.groups:
+            costing = part.costing(cost.value_bytes, memory.tensor_parallel, cost.requested_block_tokens)
+            found.append(pool_from_memory(geometry, costing, memory, batched_tokens, stage))
+    return min(found, key=lambda one: one[0].fit(whole_blocks(traffic.request_p95, one[0].block_tokens), 1e6))
+
+
+def smallest_tensor_parallel(geometry: Geometry, memory: Memory, fits: Callable[[Memory], bool]) -> Parallel | None:
+    """Return the fewest GPUs of this kind for which `fits` is true, None where no usual number is enough.
+
+    First more of them side by side, then also one behind the other.
+    """
+    least = memory.tensor_parallel
+    ranks = [n for n in parallel.possible_tensor_parallel(geometry) if least <= n <= _MAX_TENSOR_PARALLEL]
+    pipelines = range(memory.pipeline_parallel, min(_MAX_PIPELINE, geometry.layers) + 1)
+    for pipeline in pipelines:
+        for tensor in ranks if pipeline == memory.pipeline_parallel else ranks[-1:]:
+            used = replace(
+                memory,
+                tensor_parallel=tensor,
+                pipeline_parallel=pipeline,
+                gpu_memory_bytes=tuple(sorted(memory.gpu_memory_bytes)[:1]),
+            )
+            if not list(parallel.refusals(geometry, used.parallel, memory.runtime)) and fits(used):
+                return used.parallel
+    return None

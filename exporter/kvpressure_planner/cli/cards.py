@@ -19,12 +19,12 @@ from kvpressure.config.thresholds import load_thresholds
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.simulation import config_changes as to
 from kvpressure.simulation.consequences import Span
-from kvpressure.simulation.described import Z95, DescriptionError, MeanAndP95, Traffic, alternatives
 from kvpressure.simulation.models import modelled
 from kvpressure.simulation.server import STEP_TOKENS, Server
 from kvpressure.simulation.step_table import CardSteps, StepTable
 from kvpressure.simulation.steps import UnknownError, beyond_knee
 from kvpressure_planner.capacity.capacity_plan import Plan
+from kvpressure_planner.capacity.described import Z95, DescriptionError, MeanAndP95, Traffic, alternatives
 from kvpressure_planner.cli.model_file import known_model
 
 

@@ -1,7 +1,5 @@
 """URLs, listen addresses and paths that people write, and text made safe to print."""
 
-from __future__ import annotations
-
 import contextlib
 import ipaddress
 import unicodedata

@@ -1,7 +1,5 @@
 """Lines out of a container runtime's log: what was wrapped comes out again, in whatever pieces the file is read."""
 
-from __future__ import annotations
-
 import json
 from random import Random
 

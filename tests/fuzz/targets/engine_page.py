@@ -1,7 +1,5 @@
 """An engine's page: refused for one of the documented reasons, or engines whose numbers are numbers."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 from random import Random

@@ -1,7 +1,5 @@
 """Server metrics in other tools' files: pages with finite times, or errors, each series on a line of its own."""
 
-from __future__ import annotations
-
 import json
 import math
 from random import Random

@@ -1,7 +1,5 @@
 """Target files of file_sd: refused with lines, or targets whose addresses may be asked."""
 
-from __future__ import annotations
-
 from random import Random
 from urllib.parse import urlsplit
 

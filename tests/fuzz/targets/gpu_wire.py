@@ -1,7 +1,5 @@
 """The pipe from the GPU child: what is written comes back as it was, and anything else is a ValueError."""
 
-from __future__ import annotations
-
 import json
 import math
 from random import Random

@@ -1,7 +1,5 @@
 """What a publisher of KV events sends: bytes on the wire, down to the ghost list, whose numbers stay in range."""
 
-from __future__ import annotations
-
 from collections import Counter
 from random import Random
 

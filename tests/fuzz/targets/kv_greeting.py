@@ -1,7 +1,5 @@
 """How a publisher of KV events greets: bytes on a socket, up to the first messages behind the greeting."""
 
-from __future__ import annotations
-
 import socket
 from contextlib import suppress
 from random import Random

@@ -3,8 +3,6 @@
 An input is JSON: `command`, `args`, `env` and maybe `files` of a container.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -3,8 +3,6 @@
 An input is a script, then lines of variables, with a control character between.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from random import Random

@@ -1,7 +1,5 @@
 """What a log line tells: an answer for every line, and none that skimming would miss."""
 
-from __future__ import annotations
-
 from random import Random
 
 from kvpressure.model.environment import LOG_KINDS

@@ -1,7 +1,5 @@
 """Counting and learning from a log's lines: counts never fall, excerpts are short, and what is learned is a number."""
 
-from __future__ import annotations
-
 import math
 from random import Random
 

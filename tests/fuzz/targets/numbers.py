@@ -1,7 +1,5 @@
 """The numbers of command lines against vLLM's own rules, in exact arithmetic."""
 
-from __future__ import annotations
-
 import re
 from decimal import Decimal
 from fractions import Fraction

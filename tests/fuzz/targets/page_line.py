@@ -1,7 +1,5 @@
 """One sample line against prometheus_client's parser: where both read it, they read the same."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from random import Random
 

@@ -3,8 +3,6 @@
 An input is pages with `_BETWEEN` between them.
 """
 
-from __future__ import annotations
-
 import re
 from random import Random
 

@@ -1,7 +1,5 @@
 """Objects of the API server as pods and events: whatever they hold, an answer, and a bounded one."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from random import Random

@@ -1,7 +1,5 @@
 """The kubelet's answer: no protobuf, or assignments that name each GPU once and say why where they do not know."""
 
-from __future__ import annotations
-
 from random import Random
 
 from google.protobuf.message import DecodeError

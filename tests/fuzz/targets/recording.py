@@ -3,8 +3,6 @@
 The first byte of an input says how the rest is read, and whether it is packed before that.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import lzma

@@ -1,7 +1,5 @@
 """Settings from a file, variables and flags: refused with places, or the same when they are written again."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from random import Random

@@ -3,8 +3,6 @@
 An input is the name of a file, a line feed, and its text.
 """
 
-from __future__ import annotations
-
 import time
 from random import Random
 

@@ -1,7 +1,5 @@
 """Overrides of thresholds: refused with lines, or values within their ranges that can be written again."""
 
-from __future__ import annotations
-
 from random import Random
 from typing import Any
 from unittest.mock import patch

@@ -1,7 +1,5 @@
 """Web configurations: refused without a word of what may be a password, or equal when read again."""
 
-from __future__ import annotations
-
 from random import Random
 from typing import Any
 

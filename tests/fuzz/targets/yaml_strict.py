@@ -1,7 +1,5 @@
 """Strict YAML: what it accepts is what PyYAML reads, scalars by the 1.2 core schema; anything else is a ConfigError."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from random import Random
 from typing import Any

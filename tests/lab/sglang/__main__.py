@@ -5,8 +5,6 @@ row says what was true, what clients got, and what they would have got with the 
 the truth they must get more of it, and nobody else may. Ends with 1 when a run shows something else than it should.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import sys

@@ -5,8 +5,6 @@ is SGLang's own; the scheduler is made without its constructor, which starts pro
 in the same order. Its metrics collectors are those of its pages, in one process instead of several.
 """
 
-from __future__ import annotations
-
 import importlib
 from array import array
 from collections.abc import Iterable, Sequence

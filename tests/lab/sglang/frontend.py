@@ -1,7 +1,5 @@
 """The tokenizer process's statistics: what `TokenizerManager.collect_metrics` observes, when and in which order."""
 
-from __future__ import annotations
-
 import importlib
 from dataclasses import dataclass
 from typing import Any

@@ -1,10 +1,8 @@
 """`python -m tests.lab.sglang.inventory`: the names and types that SGLang's metrics collectors declare, as a fixture.
 
 They are read from the source of the wheel, without running it: which of them a page has depends on how the server was
-started (LoRA, speculation, prefill and decode apart). tests/promises/test_sglang_pages.py compares the table with them.
+started (LoRA, speculation, prefill and decode apart). tests/promises/test_sglang.py compares the table with them.
 """
-
-from __future__ import annotations
 
 import ast
 import json

@@ -3,8 +3,6 @@
 Nothing is changed: the class of its `PrefillAdder`, which SGLang lets others choose, notes what it answers.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

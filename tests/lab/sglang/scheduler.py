@@ -1,7 +1,5 @@
 """SGLang's Scheduler, made of its own parts as its constructor makes it, for one rank without a model or processes."""
 
-from __future__ import annotations
-
 import importlib
 from collections import deque
 from typing import Any

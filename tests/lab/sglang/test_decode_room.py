@@ -1,7 +1,5 @@
 """What room SGLang's own decode queue keeps, against what is taken for it: its code, of the wheel, on a stand-in."""
 
-from __future__ import annotations
-
 import ast
 import random
 from types import SimpleNamespace

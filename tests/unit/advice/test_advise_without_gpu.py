@@ -1,7 +1,5 @@
 """Beside replicas the best step that needs no GPU, in samples of half a minute from the demo's collapse."""
 
-from __future__ import annotations
-
 from importlib import resources
 
 import pytest

@@ -1,7 +1,5 @@
 """The card that advice simulates on, where another exporter's page says which GPUs an engine has."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

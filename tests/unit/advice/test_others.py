@@ -1,7 +1,5 @@
 """Advice by detail: what to raise, and where nothing tells what, how to find out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Advice where prefill and decode are apart: of the side that limits, whichever engine it is shown with."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,15 +1,13 @@
 """Requests to replicas that have room."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kvpressure.advice.advise import Limits, Place
-from kvpressure.advice.desired import ReplicaReading, desired_replicas
 from kvpressure.advice.replicas import enough, replicas, replicas_as_predicted
+from kvpressure.advice.workload import demands_of, desired_replicas
 from kvpressure.engines.recordings import stem
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import CALM, EngineView, Peer
@@ -57,7 +55,7 @@ def test_where_nothing_can_be_predicted_it_says_so():
 def test_as_many_replicas_are_advised_as_the_series_counts(path: Path):
     for view in troubled(path):
         more = advised(view, place=Place(runtime=view.runtime)).get("add_replica")
-        counted = desired_replicas([ReplicaReading.of("", view.derived)], THRESHOLDS)
+        counted = desired_replicas(demands_of(view.derived), THRESHOLDS)
         if more is not None:  # one more for what the series does not measure
             assert more.value == max(2, counted or 2)
             assert counted != 1 or view.diagnosis.cause is not Cause.KV_CACHE_PRESSURE

@@ -1,7 +1,5 @@
 """Which table of step times belongs to a card and a model."""
 
-from __future__ import annotations
-
 import pytest
 
 from kvpressure.capacity.cards import (

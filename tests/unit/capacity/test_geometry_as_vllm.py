@@ -1,7 +1,5 @@
 """Weights and requests of many architectures, compared with vLLM's own classes (tests/fixtures/capacity)."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

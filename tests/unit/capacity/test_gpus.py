@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from kvpressure.capacity.arithmetic import GIB
@@ -26,6 +24,9 @@ from kvpressure.capacity.gpus import GPUS, gpu_named
         ("rtx5090", "RTX-5090"),
         ("NVIDIA-B300-SXM6-AC", "B300"),
         ("NVIDIA-GH200-480GB", "GH200"),
+        *(("p4d.24xlarge", "A100-40"), ("p4de.24xlarge", "A100-80"), ("p5en.48xlarge", "H200"), ("g6e.xlarge", "L40S")),
+        *(("a2-ultragpu-8g", "A100-80"), ("a3-megagpu-8g", "H100"), ("g2-standard-12", "L4")),
+        *(("Standard_NC24ads_A100_v4", "A100-80"), ("Standard_ND96asr_v4", "A100-40"), ("p6-b200.48xlarge", "B200")),
     ],
 )
 def test_a_part_is_known_by_the_names_it_has_in_labels(text: str, name: str) -> None:
@@ -37,7 +38,15 @@ def test_a_part_is_known_by_the_names_it_has_in_labels(text: str, name: str) -> 
     "text",
     [
         *("A100", "H100-NVL", "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb", "nvidia-h100-96gb", "V9", ""),
-        *("NVIDIA-H20-3e", "NVIDIA GH200 144G HBM3e", "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GB300"),
+        *(
+            "m5.large",
+            "g5g.xlarge",
+            "n1-standard-8",
+            "NVIDIA-H20-3e",
+            "NVIDIA GH200 144G HBM3e",
+            "NVIDIA GeForce RTX 4090 Laptop GPU",
+            "NVIDIA GB300",
+        ),
     ],
 )
 def test_what_may_be_several_parts_or_a_slice_of_one_is_not_guessed(text: str) -> None:

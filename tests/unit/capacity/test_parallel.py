@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from kvpressure.capacity.parallel import Parallel, possible_tensor_parallel, stages

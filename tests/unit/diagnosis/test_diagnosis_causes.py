@@ -1,21 +1,28 @@
-from __future__ import annotations
-
 import dataclasses
+import itertools
+import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from bench.simulator.scenarios import episode
+from bench.simulator.service import SimulatedServer, frames
+from kvpressure.diagnosis.diagnose import Diagnostician
 from kvpressure.diagnosis.facts import Inputs
 from kvpressure.diagnosis.symptoms import judge_all
 from kvpressure.engine_state import Pipeline, PipelineSettings
 from kvpressure.engines.reader import PageReader
 from kvpressure.engines.recordings import TraceLine, read_trace
+from kvpressure.exposition.families import diagnosis_families
+from kvpressure.model.samples import EnginePage, EngineSample
 from kvpressure.model.verdict import Cause
 from kvpressure.signals.evidence import OutsideEvidence
 from kvpressure.signals.latency import TimeOutsideEngine
 from kvpressure.signals.waiting import Deferral
 from tests.support.calm import BLOCKED, FIT_UNKNOWN, QUEUE, cause, inputs, with_gpu
 from tests.support.engines import THRESHOLDS
-from tests.support.snapshots import FakeTarget
+from tests.support.snapshots import FakeTarget, lines
 from tests.support.tools import FIXTURES
 from tests.support.verdicts import made as polls_with
 
@@ -32,45 +39,47 @@ def test_a_churning_batch_of_two_is_reported_within_half_a_minute_of_a_cold_star
         for poll in polls[first : first + 30]:
             pipeline.on_page(FakeTarget(gpus=()), reader.read(poll.page, poll.t))
         (view,) = pipeline.engine_views(poll.t)
-        assert view.diagnosis is not None
         assert view.diagnosis.cause is Cause.KV_CACHE_PRESSURE
 
 
-def test_demand_without_any_obstacle_is_healthy():
-    assert cause(inputs()) is Cause.HEALTHY
+STREAMS = {"demand": 8.0, "waiting": 8.0, "waiting_ratio": 1.0, "generated_tokens": 0.0, "kv_usage_ratio": 0.1}
+STREAMS |= {"deferred_ratio": 1.0, "all_deferred_ratio": 1.0, "unchanged": True, "steadiness": None}
+FETCHES = {"deferral": Deferral(connector=True)}
+FETCHING = BLOCKED | {"fetching_ratio": 0.9}
+HELD_UP = {"prefill_ratio": 0.99, "held_up_ratio": 0.6}
+SITUATIONS = {
+    "demand without any obstacle": ({}, Cause.HEALTHY),
+    "no demand and no tokens": ({"busy": False, "demand": 0.0, "generated_tokens": 0.0}, Cause.IDLE),
+    "requests wait, nothing runs, no token": (QUEUE | {"still_seconds": 15.0}, Cause.STUCK),
+    "too few polls": ({"polls": 3, "seconds": 2.0}, Cause.UNKNOWN),
+    "no gauges": ({"demand": None}, Cause.UNKNOWN),
+    "a few polls over a whole window, at slow polling": ({"polls": 5, "seconds": 40.0}, Cause.HEALTHY),
+    "blocked": (BLOCKED, Cause.KV_CACHE_PRESSURE),
+    "preempting": (QUEUE | {"burst_count": 3, "request_ratio": 0.2, "kv_usage_ratio": 0.6}, Cause.KV_CACHE_PRESSURE),
+    "saturated": (QUEUE | {"kv_usage_ratio": 0.95}, Cause.KV_CACHE_PRESSURE),
+    "saturated, fit test unknown": (QUEUE | {"kv_usage_ratio": 0.95} | FIT_UNKNOWN, Cause.KV_CACHE_PRESSURE),
+    "some prompts fit, others do not": (QUEUE | {"blocked_ratio": 0.4, "blocked_by_long_ratio": 0.4}, Cause.UNKNOWN),
+    "the same at a steady batch": (QUEUE | {"blocked_by_long_ratio": 0.4, "at_cap": True}, Cause.CONCURRENCY_BOUND),
+    "prompts hold up decoding": (HELD_UP | {"demand": 3.0}, Cause.COMPUTE_BOUND),
+    "prompts hold up decoding in an engine that is often empty": (HELD_UP | {"demand": 0.4}, Cause.HEALTHY),
+    "waiting streams": (STREAMS, Cause.IDLE),
+    "waiting streams, nothing is fetched": (STREAMS | FETCHES | {"fetching_ratio": 0.0}, Cause.IDLE),
+    "all that wait fetch": (STREAMS | {"fetching_ratio": 1.0}, Cause.DEFERRED),
+    "all that wait may fetch": (STREAMS | FETCHES, Cause.DEFERRED),
+    "those that fetch do not hold up the others": (FETCHING | {"deferred_ratio": 0.1}, Cause.KV_CACHE_PRESSURE),
+    "those that fetch are nearly all": (FETCHING | {"deferred_ratio": 0.9}, Cause.DEFERRED),
+    "those that fetch are nobody knows how many": (FETCHING | {"deferred_ratio": None}, Cause.DEFERRED),
+}
 
 
-def test_no_demand_and_no_tokens_is_idle():
-    assert cause(inputs(busy=False, demand=0.0, generated_tokens=0.0)) is Cause.IDLE
+@pytest.mark.parametrize(("recent", "expected"), SITUATIONS.values(), ids=SITUATIONS)
+def test_a_situation_has_its_cause(recent, expected):
+    assert cause(inputs(**recent)) is expected
 
 
-def test_waiting_with_nothing_running_and_no_token_is_stuck():
-    assert cause(inputs(**QUEUE, still_seconds=15.0)) is Cause.STUCK
+def test_a_queue_that_stands_for_a_few_seconds_is_not_stuck_and_without_a_gauge_of_work_nothing_is_known():
     assert cause(inputs(**QUEUE, still_seconds=5.0)) is not Cause.STUCK
-
-
-@pytest.mark.parametrize("recent", [{"polls": 3, "seconds": 2.0}, {"demand": None}])
-def test_what_cannot_be_judged_is_unknown(recent):
-    assert cause(inputs(**recent)) is Cause.UNKNOWN
     assert cause(polls_with({"busy": None})) is Cause.UNKNOWN
-
-
-def test_a_few_polls_over_a_whole_verdict_window_are_enough_for_slow_polling():
-    assert cause(inputs(polls=5, seconds=40.0)) is Cause.HEALTHY
-
-
-@pytest.mark.parametrize(
-    "recent",
-    [
-        BLOCKED,
-        QUEUE | {"burst_count": 3, "request_ratio": 0.2, "kv_usage_ratio": 0.6},
-        QUEUE | {"kv_usage_ratio": 0.95},
-        QUEUE | {"kv_usage_ratio": 0.95} | FIT_UNKNOWN,
-    ],
-    ids=["blocked", "preempting", "saturated", "saturated, fit test unknown"],
-)
-def test_each_way_in_which_kv_stops_demand_is_kv_pressure(recent):
-    assert cause(inputs(**recent)) is Cause.KV_CACHE_PRESSURE
 
 
 @pytest.mark.parametrize(
@@ -100,13 +109,6 @@ def test_a_queue_from_which_nothing_starts_is_kv_pressure_and_says_so():
     assert "none started" in judge_all(starved)["admission_blocked"].text
 
 
-def test_a_queue_at_a_steady_batch_that_fits_is_the_sequence_cap():
-    # Without the cap nobody could tell: the long ones among the prompts do not fit.
-    queue = QUEUE | {"blocked_by_long_ratio": 0.4}
-    assert cause(inputs(**queue, at_cap=True)) is Cause.CONCURRENCY_BOUND
-    assert cause(inputs(**queue | {"blocked_ratio": 0.4})) is Cause.UNKNOWN
-
-
 def test_a_busy_gpu_is_compute_bound_only_when_it_costs_something():
     assert cause(with_gpu(0.97)) is Cause.HEALTHY
     assert cause(with_gpu(0.97, slowdown_factor=3.0)) is Cause.COMPUTE_BOUND
@@ -117,13 +119,6 @@ def test_without_gpu_data_fuller_and_slower_steps_are_compute_bound():
     made = dataclasses.replace(inputs(slowdown_factor=3.0, step_tokens=400.0), baseline={"step_tokens": 100.0})
     assert cause(made) is Cause.COMPUTE_BOUND
     assert cause(dataclasses.replace(made, baseline={"step_tokens": 390.0})) is Cause.HEALTHY
-
-
-def test_prompts_that_hold_up_decoding_are_no_limit_where_the_engine_is_often_empty():
-    """Such as a prefill pod with little to do: its answers of a token or two come late whenever a prompt does."""
-    held_up = {"prefill_ratio": 0.99, "held_up_ratio": 0.6}
-    assert cause(inputs(**held_up, demand=3.0)) is Cause.COMPUTE_BOUND
-    assert cause(inputs(**held_up, demand=0.4)) is Cause.HEALTHY
 
 
 def test_time_lost_outside_the_engine_is_host_bound_whatever_the_gpu_claims():
@@ -161,31 +156,6 @@ def test_kv_pressure_that_was_named_outlasts_a_pool_that_empties_in_jumps():
     assert cause(dip, Cause.KV_CACHE_PRESSURE) is Cause.KV_CACHE_PRESSURE
     assert cause(dip, Cause.HEALTHY) is Cause.UNKNOWN
     assert cause(inputs(), Cause.KV_CACHE_PRESSURE) is Cause.HEALTHY
-
-
-DEFERRED_STREAMS = {
-    "demand": 8.0,
-    "waiting": 8.0,
-    "waiting_ratio": 1.0,
-    "generated_tokens": 0.0,
-    "kv_usage_ratio": 0.1,
-    "deferred_ratio": 1.0,
-}
-DEFERRED_STREAMS |= {"all_deferred_ratio": 1.0, "unchanged": True, "steadiness": None}
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ({}, Cause.IDLE),
-        ({"fetching_ratio": 0.0, "deferral": Deferral(connector=True)}, Cause.IDLE),
-        ({"fetching_ratio": 1.0}, Cause.DEFERRED),
-        ({"deferral": Deferral(connector=True)}, Cause.DEFERRED),
-    ],
-    ids=["streams", "nothing is fetched", "all fetch", "they may fetch"],
-)
-def test_requests_that_stay_deferred_are_idle_streams_only_where_they_fetch_nothing(given, expected):
-    assert cause(inputs(**DEFERRED_STREAMS | given)) is expected
 
 
 FITS = {"blocked_ratio": 0.0, "blocked_by_long_ratio": 0.0, "blocked_by_longest_ratio": 0.0, "slowdown_factor": 1.0}
@@ -262,13 +232,6 @@ def test_a_stall_of_what_brings_kv_is_not_a_hang_while_it_still_brought_somethin
 
 
 @pytest.mark.parametrize(
-    ("deferred_ratio", "expected"), [(0.1, Cause.KV_CACHE_PRESSURE), (0.9, Cause.DEFERRED), (None, Cause.DEFERRED)]
-)
-def test_requests_that_fetch_are_deferred_where_the_engine_says_so(deferred_ratio, expected):
-    assert cause(inputs(**BLOCKED, fetching_ratio=0.9, deferred_ratio=deferred_ratio)) is expected
-
-
-@pytest.mark.parametrize(
     ("given", "expected"),
     [
         ({"step_tokens": 3000.0, "prefill_ratio": 1.0, "prefilling": 2.8}, Cause.COMPUTE_BOUND),
@@ -288,3 +251,136 @@ def test_an_estimate_of_the_work_is_reported_and_judges_nothing():
     assert "42 TFLOP/s and moves 1,900 GB/s" in given["gpu_compute_low"].text
     assert {name: one.state for name, one in given.items()} == {name: one.state for name, one in plain.items()}
     assert cause(inputs(work, **QUEUE)) is cause(inputs({}, **QUEUE))
+
+
+def test_a_cause_must_hold_before_it_is_reported_and_then_stays():
+    diagnostician = Diagnostician()
+    causes = []
+    for t in range(60):
+        made = inputs(**BLOCKED) if t >= 30 else inputs()
+        causes.append(diagnostician.diagnose(float(t), made).cause)
+    assert causes[29] is Cause.HEALTHY
+    assert causes.index(Cause.KV_CACHE_PRESSURE) == 30 + THRESHOLDS.verdict.cause_hold_seconds
+
+
+@pytest.fixture(scope="module")
+def each() -> dict[str, Inputs]:
+    return {
+        "calm": inputs(),
+        "blocked": inputs(**BLOCKED),
+        "cap": inputs(**QUEUE, at_cap=True, steadiness=1.0),
+        "idle": inputs(busy=False, demand=0.0),
+    }
+
+
+@given(states=st.lists(st.sampled_from(["calm", "blocked", "cap", "idle"]), min_size=60, max_size=300))
+def test_causes_never_flap_faster_than_the_dwell_time_allows(each, states):
+    made = each
+    diagnostician = Diagnostician()
+    changes, last = [], None
+    for t, state in enumerate(states):
+        cause = diagnostician.diagnose(float(t), made[state]).cause
+        if last is not None and cause is not last:
+            changes.append(t)
+        last = cause
+    assert all(b - a >= THRESHOLDS.verdict.cause_dwell_seconds for a, b in itertools.pairwise(changes))
+
+
+def test_a_vanished_page_is_unknown_at_once_and_exactly_one_cause_is_ever_one():
+    diagnostician = Diagnostician()
+    for t, made in enumerate((inputs(), polls_with({"polls": 0}), inputs(**BLOCKED))):
+        diagnosis = diagnostician.diagnose(float(t), made)
+        bottleneck = diagnosis_families(diagnosis)["bottleneck"]
+        assert sorted(bottleneck.values())[-2:] == [0.0, 1.0]  # type: ignore[union-attr]
+        assert sum(bottleneck.values()) == 1.0  # type: ignore[union-attr]
+    assert diagnosis.cause is Cause.KV_CACHE_PRESSURE
+
+
+# The whole way, from pages
+
+
+def causes_of(name: str, *, keep=lambda index: True, change=lambda page, index: page) -> list[tuple[str, Cause]]:
+    pipeline, reader = Pipeline(PipelineSettings(), THRESHOLDS), PageReader()
+    causes = []
+    for index, line in enumerate(lines(name)):
+        if keep(index):
+            page = change(reader.read(line.page, line.t), index)
+            causes += [(line.label, view.diagnosis.cause) for view in pipeline.on_page(FakeTarget(), page)]
+    return causes
+
+
+STEADY = {
+    "idle": Cause.IDLE,
+    "light-load": Cause.HEALTHY,
+    "full-batch": Cause.HEALTHY,
+    "sequence-cap-queue": Cause.CONCURRENCY_BOUND,
+    "preemption-thrash": Cause.KV_CACHE_PRESSURE,
+    "long-context-collapse": Cause.KV_CACHE_PRESSURE,
+    "v0.12-preemption": Cause.KV_CACHE_PRESSURE,
+}
+
+
+@pytest.mark.parametrize(("name", "expected"), STEADY.items())
+def test_every_steady_recording_gets_its_cause_after_a_few_polls(name, expected):
+    causes = [cause for _, cause in causes_of(name)]
+    assert set(causes[8:]) == {expected}
+    assert set(causes[:7]) <= {Cause.UNKNOWN, expected}
+
+
+@pytest.mark.parametrize("name", STEADY)
+@pytest.mark.parametrize("seed", range(3))
+def test_losing_a_fifth_of_the_polls_changes_no_verdict(name, seed):
+    rng = random.Random(seed)
+    causes = [cause for _, cause in causes_of(name, keep=lambda index: rng.random() > 0.2)]
+    assert set(causes[12:]) <= {STEADY[name]}
+
+
+def shifted(page: EnginePage, by: float) -> EnginePage:
+    engines = tuple(
+        EngineSample(
+            e.model_name, e.engine, e.gauges, {k: v + by for k, v in e.counters.items()}, e.histograms, e.cache
+        )
+        for e in page.engines
+    )
+    return dataclasses.replace(page, engines=engines)
+
+
+def since(page: EnginePage, before: EnginePage) -> EnginePage:
+    """What a server would show that started when `before` was read."""
+    counted = {e.engine: e.counters for e in before.engines}
+    engines = tuple(
+        dataclasses.replace(e, counters={k: v - counted[e.engine].get(k, 0.0) for k, v in e.counters.items()})
+        for e in page.engines
+    )
+    return dataclasses.replace(page, engines=engines)
+
+
+@pytest.mark.parametrize("name", STEADY)
+def test_counters_that_started_long_ago_change_no_verdict(name):
+    assert causes_of(name, change=lambda page, _: shifted(page, 1e9)) == causes_of(name)
+
+
+@pytest.mark.parametrize("name", STEADY)
+def test_a_server_restart_in_the_middle_changes_no_verdict_wrongly(name):
+    last = PageReader().read(lines(name)[14].page, 0.0)
+
+    def restart(page: EnginePage, index: int) -> EnginePage:
+        if index < 15:
+            return page
+        return dataclasses.replace(since(page, last), started=(page.started or 0) + 1000)
+
+    causes = [cause for _, cause in causes_of(name, change=restart)]
+    assert set(causes[8:]) <= {STEADY[name]}
+
+
+@pytest.mark.parametrize("cause_name", ["kv_cache_pressure", "concurrency_bound", "host_bound", "stuck"])
+def test_a_simulated_episode_is_reported_within_half_a_minute_and_ends_within_one(cause_name):
+    pipeline, reader = Pipeline(PipelineSettings(), THRESHOLDS), PageReader()
+    wrong = 0
+    began, label = 0.0, ""
+    for frame in frames(SimulatedServer(episode(cause_name, 3), 3)):
+        if frame["label"] != label:
+            began, label = frame["t"], frame["label"]
+        for view in pipeline.on_page(FakeTarget(), reader.read(frame["page"].encode(), frame["t"])):
+            wrong += frame["t"] - began > 45 and view.diagnosis.cause.value != label
+    assert wrong <= 5

@@ -1,7 +1,5 @@
 """Verdicts on pages that a real vLLM wrote (tests/fixtures/cold)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """What a verdict lacks, and how to get it: by the version of the runtime, its configuration, and other sources."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 
@@ -40,9 +38,7 @@ def number(version: str) -> tuple[int, ...]:
 
 
 def last(recording: str) -> Diagnosis:
-    found = views(LAB / f"{recording}.jsonl.xz")[-1].diagnosis
-    assert found is not None
-    return found
+    return views(LAB / f"{recording}.jsonl.xz")[-1].diagnosis
 
 
 def missing(made: Inputs, **changes: object) -> tuple[Missing, ...]:

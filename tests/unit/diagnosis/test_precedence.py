@@ -1,7 +1,5 @@
 """The table of rules: every rule has its place, what can hold together is listed, and each wins somewhere real."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from itertools import combinations
@@ -54,7 +52,7 @@ WINS_NOWHERE = {
     "unknown.no_usage": _POLLS,
     "stuck.deferred": _POLLS,
     "stuck.silent": _POLLS,
-    "stuck.only_errors": "takes a server that fails; tests/unit/signals/test_traffic_failures.py has one",
+    "stuck.only_errors": "takes a server that fails; tests/unit/signals/test_traffic.py has one",
     "healthy.drains": _POLLS,
     "kv.longest": _LAB.format("kv-prefixes"),
     "compute.decode_bandwidth": _POLLS,

@@ -1,7 +1,5 @@
 """Three-valued logic: what is not known decides nothing, and names what is missing only where it would."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

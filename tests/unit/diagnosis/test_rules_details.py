@@ -1,7 +1,5 @@
 """The second word of a verdict: from recordings of vLLM's own scheduler, and from evidence made by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -185,38 +183,35 @@ def test_a_cap_nobody_knows_of_in_a_full_pool_may_be_a_watermark(usage):
     assert ("a watermark would look the same" in text) == (usage > 0.9)
 
 
+PREEMPTING = {"burst_count": 3, "request_ratio": 0.3, "kv_usage_ratio": 0.6}
+
+
 @pytest.mark.parametrize(
-    ("recent", "expected"),
+    ("cause", "recent", "expected"),
     [
-        ({"burst_count": 3, "request_ratio": 0.3, "kv_usage_ratio": 0.6}, "preemption"),
-        ({"blocked_ratio": 0.9, "blocked_by_long_ratio": 0.9}, "admission"),
-        ({"kv_usage_ratio": 0.97, "blocked_ratio": 0.0}, "full"),
-        (
-            {
-                "blocked_ratio": 0.9,
-                "by_watermark_ratio": 0.8,
-                "burst_count": 3,
-                "request_ratio": 0.3,
-                "kv_usage_ratio": 0.6,
-            },
-            "watermark",
-        ),
-        ({"blocked_ratio": 0.9, "by_watermark_ratio": 0.2}, "admission"),
-        ({"blocked_ratio": 0.0, "blocked_by_longest_ratio": 0.9}, "admission"),
-        ({"blocked_ratio": 0.0, "in_window": True}, "preemption"),
-        ({"blocked_ratio": 1.0, "still_seconds": 20.0}, "stranded"),
-        ({"blocked_ratio": 1.0, "still_seconds": 20.0, "reasons_known": False}, "stranded"),
+        (Cause.KV_CACHE_PRESSURE, PREEMPTING, "preemption"),
+        (Cause.KV_CACHE_PRESSURE, {"blocked_ratio": 0.9, "blocked_by_long_ratio": 0.9}, "admission"),
+        (Cause.KV_CACHE_PRESSURE, {"kv_usage_ratio": 0.97, "blocked_ratio": 0.0}, "full"),
+        (Cause.KV_CACHE_PRESSURE, PREEMPTING | {"blocked_ratio": 0.9, "by_watermark_ratio": 0.8}, "watermark"),
+        (Cause.KV_CACHE_PRESSURE, {"blocked_ratio": 0.9, "by_watermark_ratio": 0.2}, "admission"),
+        (Cause.KV_CACHE_PRESSURE, {"blocked_ratio": 0.0, "blocked_by_longest_ratio": 0.9}, "admission"),
+        (Cause.KV_CACHE_PRESSURE, {"blocked_ratio": 0.0, "in_window": True}, "preemption"),
+        (Cause.KV_CACHE_PRESSURE, {"blocked_ratio": 1.0, "still_seconds": 20.0}, "stranded"),
+        (Cause.KV_CACHE_PRESSURE, {"blocked_ratio": 1.0, "still_seconds": 20.0, "reasons_known": False}, "stranded"),
+        (Cause.STUCK, {"kv_usage_ratio": 0.3, "frozen_seconds": 40.0}, "frozen"),
+        (Cause.STUCK, {"kv_usage_ratio": 0.3, "looping_seconds": 40.0}, "looping"),
+        (Cause.STUCK, {"kv_usage_ratio": 0.3, "still_seconds": 20.0}, "nothing_runs"),
+        *((Cause.PAUSED, {"paused_by": by}, by) for by in DETAILS[Cause.PAUSED]),
     ],
 )
-def test_how_the_cache_is_short_is_reported(recent, expected):
-    assert word(Cause.KV_CACHE_PRESSURE, inputs(**recent)) == expected
+def test_the_detail_says_how_the_cache_is_short_how_it_is_stuck_and_how_it_was_paused(cause, recent, expected):
+    assert word(cause, inputs(**recent)) == expected
 
 
 def test_preemption_says_what_it_throws_out_where_that_is_known():
-    thrown = {"burst_count": 3, "request_ratio": 0.3, "kv_usage_ratio": 0.6}
-    text = judge_all(inputs({"kv_preempted_tokens_per_second": 1234.4}, **thrown))["preempting"].text
+    text = judge_all(inputs({"kv_preempted_tokens_per_second": 1234.4}, **PREEMPTING))["preempting"].text
     assert text == "preemptions per request served: 30%; about 1,234 tokens of KV cache lost to it per second"
-    assert "lost to it" not in judge_all(inputs(**thrown, blocked_ratio=None))["preempting"].text
+    assert "lost to it" not in judge_all(inputs(**PREEMPTING, blocked_ratio=None))["preempting"].text
 
 
 @pytest.mark.parametrize(("ratio", "expected"), [(0.95, "prefill"), (0.7, ""), (0.1, "decode"), (None, "")])
@@ -275,23 +270,6 @@ def test_decoding_that_reads_more_context_and_gives_no_more_tokens_is_bound_by_b
         )
 
 
-@pytest.mark.parametrize("by", DETAILS[Cause.PAUSED])
-def test_the_detail_says_how_it_was_paused(by):
-    assert word(Cause.PAUSED, inputs(paused_by=by)) == by
-
-
-@pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [
-        ({"frozen_seconds": 40.0}, "frozen"),
-        ({"looping_seconds": 40.0}, "looping"),
-        ({"still_seconds": 20.0}, "nothing_runs"),
-    ],
-)
-def test_how_it_is_stuck_is_reported(seconds, expected):
-    assert word(Cause.STUCK, inputs(kv_usage_ratio=0.3, **seconds)) == expected
-
-
 @pytest.mark.parametrize(
     ("recent", "derived", "expected"),
     [
@@ -331,9 +309,7 @@ def test_declared_to_vllm_it_reaches_the_verdict_on_a_recording():
 def test_a_detail_stays_as_long_as_a_cause_does_and_empty_gives_way_at_once():
     """The symptom under it comes and goes with every request that ends."""
     blocked = inputs(blocked_ratio=0.9, blocked_by_long_ratio=0.9, burst_count=0, request_ratio=0.0)
-    preempting = inputs(
-        blocked_ratio=0.9, blocked_by_long_ratio=0.9, burst_count=3, request_ratio=0.3, kv_usage_ratio=0.6
-    )
+    preempting = inputs(blocked_ratio=0.9, blocked_by_long_ratio=0.9, **PREEMPTING)
     engine, details = Diagnostician(), []
     for t in range(40):
         odd = t in (20, 21) or t >= 30

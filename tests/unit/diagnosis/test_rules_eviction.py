@@ -1,7 +1,5 @@
 """Contexts that are evicted and computed again: beside requests that wait, in waves, and how sure that is."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """The weights of the score are thresholds: what an operator writes is what counts."""
 
-from __future__ import annotations
-
 import pytest
 
 from kvpressure.config.thresholds import load_thresholds
@@ -50,8 +48,6 @@ def test_the_score_is_the_sum_of_its_weights_written_out() -> None:
 )
 def test_each_weight_of_the_score_is_the_one_an_operator_gives(override: str, raises: bool) -> None:
     before, after = scoring.score(made()), scoring.score(made(override))
-    assert before is not None
-    assert after is not None
     assert (after > before) is raises
     assert after != before
 
@@ -83,6 +79,4 @@ def test_nothing_known_is_no_confidence_even_where_it_counts_nothing() -> None:
 def test_a_limit_of_one_needs_the_last_block(usage: float, higher: bool) -> None:
     before = scoring.score(made("kv_saturated_min_ratio: 1", blocked_ratio=1.0, kv_usage_ratio=0.6))
     after = scoring.score(made("kv_saturated_min_ratio: 1", blocked_ratio=1.0, kv_usage_ratio=usage))
-    assert before is not None
-    assert after is not None
     assert (after > before) is higher

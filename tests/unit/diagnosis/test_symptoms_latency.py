@@ -1,7 +1,5 @@
 """symptoms: p95 latency is of requests that finished, and those in a queue that is not served have not."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import re
 from collections import defaultdict
@@ -339,18 +337,6 @@ def test_replay_names_bad_lines_and_goes_on(tmp_path):
     assert [line.split(":")[1] for line in result.stderr.splitlines()] == ["2", "3", "4"]
 
 
-@pytest.mark.parametrize(
-    ("suffix", "content"), [(".jsonl.xz", b"not xz"), (".jsonl.gz", b"not gzip"), (".jsonl", b"\xff\xfe")]
-)
-def test_a_file_that_cannot_be_read_ends_with_exit_code_two(tmp_path, suffix, content):
-    path = tmp_path / f"trace{suffix}"
-    path.write_bytes(content)
-    result = CliRunner().invoke(main, ["replay", str(path)])
-    assert result.exit_code == 2
-    assert str(path) in result.stderr
-    assert "Traceback" not in result.output
-
-
 def test_a_recordings_gpus_reach_the_score(tmp_path):
     path = tmp_path / "with-gpu.jsonl"
     gpu = {"uuid": "GPU-1", "memory_used_bytes": 95, "memory_total_bytes": 100, "utilization_ratio": 0.1, "other": 1}
@@ -384,14 +370,6 @@ def test_a_recordings_gpus_are_believed_no_more_than_a_drivers(tmp_path, gpu):
         row = json.loads(line, parse_constant=pytest.fail)["derived"]
         assert "requests_running" in row
         assert not {"engine_gpu_memory_used_ratio", "engine_gpu_utilization_ratio"} & row.keys()
-
-
-def test_a_recording_without_a_usable_line_ends_with_exit_code_two(tmp_path):
-    path = tmp_path / "x.jsonl"
-    path.write_text("{}\n")
-    result = CliRunner().invoke(main, ["replay", str(path)])
-    assert result.exit_code == 2
-    assert f"{path} is not a recording" in result.stderr
 
 
 def test_two_recordings_in_one_file_are_both_shown(tmp_path):

@@ -1,7 +1,5 @@
 """What is healthy for an engine is kept where the state of engines is made anew, as a reload may."""
 
-from __future__ import annotations
-
 from kvpressure.config.target import Target
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engine_state import RESTORED_SECONDS, Pipeline, PipelineSettings

@@ -1,7 +1,5 @@
 """Windows for samples 15 to 60 s apart hold as many polls as a verdict takes, and nothing that means "bad" moves."""
 
-from __future__ import annotations
-
 import pytest
 
 from kvpressure.config.thresholds import load_thresholds

@@ -1,7 +1,5 @@
 """One engine from poll to poll: what a poll takes in, what a gap ends, and whose limits hold."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -35,7 +33,6 @@ def poll(state: EngineState, t: float, environment: EngineEnvironment | None = N
 
 def shows(view: EngineView | None) -> tuple[bool, bool]:
     """Whether it has a rate, which takes two polls of a window, and latency beside what is healthy."""
-    assert view is not None
     return "tokens_per_second" in view.derived, "latency_inflation_ratio" in view.derived
 
 
@@ -63,7 +60,6 @@ def test_a_gap_ends_the_window_and_not_what_is_healthy():
 def test_what_log_and_start_tell_of_the_cache_is_that_of_its_environment():
     state = EngineState(SETTINGS)
     poll(state, 100.0)
-    assert state.view is not None
     assert "kv_capacity_tokens" not in state.view.derived
     log = LogReport(container_of(TARGET), 100.0, {}, kv_capacity_tokens=8160.0)
     environment = Environment(logs={container_of(TARGET): log})
@@ -95,8 +91,6 @@ def test_hits_of_larger_pools_by_kv_events_are_what_predictions_start_from():
         )
         environment = EngineEnvironment(TARGET, Environment(kv_events={TARGET.name: (report,)}))
         view = state.step(EnginePage(float(t), (sample,)), sample, environment, settings, THRESHOLDS)
-    assert view is not None
-    assert view.observed is not None
     found = {one.factor: one.ratio for one in view.observed.hits_by_pool}
     assert found[2.0] == pytest.approx(0.2 + 0.8 * 0.4, abs=0.02)
     by_pool = view.derived["prefix_cache_pool_hit_ratio"]

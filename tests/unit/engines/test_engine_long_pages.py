@@ -1,7 +1,5 @@
 """Long pages: remembered like short ones as far as there is memory for them, and read in turns."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import tracemalloc
@@ -201,7 +199,6 @@ async def test_what_a_page_raises_is_its_own() -> None:
 async def test_the_thread_keeps_nobody_waiting() -> None:
     pages = LongPages()
     assert await pages.start(PageReader().steps(of_ranks(16), 5.0)) == PageReader().read(of_ranks(16), 5.0)
-    assert pages._thread is not None
     assert pages._thread.daemon
 
 

@@ -5,8 +5,6 @@
 seconds, as Grafana's "Series joined by time" writes them, for Excel.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`name[]`: used where it is honoured, given up where it is not, tried again when the server may be another one."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest
@@ -225,7 +223,6 @@ async def test_a_server_without_engines_yet_gives_its_empty_page_and_is_probed_w
     async with FaultServer(nothing_yet) as server:
         source = source_for(server, OPTIONS)
         found = await source.poll()
-        assert found is not None
         assert found.engines == ()
         assert await poll(source, server) == [FULL, PLAIN]
         server.behaviour = page()
@@ -293,7 +290,6 @@ async def test_a_recorded_vllm_gives_the_same_samples_however_it_treats_names(be
         await source.aclose()
     assert source.health().errors == {}
     for n, (got, wanted) in enumerate(zip(pages, expected, strict=True)):
-        assert got is not None
         assert (got.t, got.started) == (1.8e9 + 1000.0 + n, wanted.started)
         for engine, whole in zip(got.engines, wanted.engines, strict=True):
             assert engine.gauges == whole.gauges

@@ -1,7 +1,5 @@
 """What the recordings of a real vLLM say once they are read."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from statistics import median
 
@@ -81,7 +79,6 @@ def test_two_ranks_are_two_engines_and_their_rejections_are_nobodys() -> None:
 
 def test_a_multiprocess_page_without_block_numbers_is_read_by_its_override() -> None:
     (engine,) = PageReader().read(single("vllm-0.12.0-multiprocess.prom"), 0.0).engines
-    assert engine.cache is not None
     assert (engine.cache.capacity_tokens, engine.cache.max_model_len) == (127 * 32, None)
     assert engine.counters["finished"] == 27
 

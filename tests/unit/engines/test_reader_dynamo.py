@@ -1,7 +1,5 @@
 """Dynamo's pages: its vLLM worker's is one engine, its frontend's is none, and is told apart from one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Signals that stand in labels: the newest of many series, hostile names, and what thousands of them cost."""
 
-from __future__ import annotations
-
 import pytest
 
 from kvpressure.engines.reader import PageReader

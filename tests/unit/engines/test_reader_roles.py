@@ -1,7 +1,5 @@
 """What a page says of an engine where prefill and decode are apart: its role, its queues, and its id at a gateway."""
 
-from __future__ import annotations
-
 import pytest
 
 from kvpressure.engines.reader import PageReader

@@ -1,7 +1,5 @@
 """A file of the wrong kind is one sentence that says what it is not, in every command that takes a recording."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import lzma

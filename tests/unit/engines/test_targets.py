@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -79,12 +77,9 @@ engines:
 """)
     first, second = targets.refresh(0).added
     assert first.bearer_token_file == Path.cwd() / "general"
-    assert first.tls is not None
     assert first.tls.ca_file == Path.cwd() / "ca.pem"
     assert second.bearer_token_file is None
-    assert second.basic_auth is not None
     assert second.basic_auth.password_file == Path.cwd() / "p"
-    assert second.tls is not None
     assert second.tls.ca_file is None
 
 

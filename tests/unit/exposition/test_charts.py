@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import itertools
 import math
 import xml.etree.ElementTree as ET
@@ -31,16 +29,16 @@ def path(svg: ET.Element, style: str) -> str | None:
     return None if found is None else found.get("d")
 
 
-def test_a_line_goes_from_bottom_to_top():
-    assert path(drawn([0.0, 0.5, 1.0]), "a") == f"M0 {BOTTOM}L1 240L2 {TOP}"
+LINES = {
+    "from bottom to top": ([0.0, 0.5, 1.0], f"M0 {BOTTOM}L1 240L2 {TOP}"),
+    "broken by a gap, a lone point is a dash": ([0.0, 1.0, GAP, 1.0, GAP], f"M0 {BOTTOM}L1 {TOP}M3 {TOP}h1"),
+    "a level stretch by its ends": ([1.0] * 50, f"M0 {TOP}L49 {TOP}"),
+}
 
 
-def test_a_gap_breaks_the_line_and_a_lone_point_is_a_dash():
-    assert path(drawn([0.0, 1.0, GAP, 1.0, GAP]), "a") == f"M0 {BOTTOM}L1 {TOP}M3 {TOP}h1"
-
-
-def test_a_level_stretch_is_drawn_by_its_ends():
-    assert path(drawn([1.0] * 50), "a") == f"M0 {TOP}L49 {TOP}"
+@pytest.mark.parametrize(("values", "expected"), LINES.values(), ids=LINES)
+def test_a_line_is_drawn(values, expected):
+    assert path(drawn(values), "a") == expected
 
 
 def test_the_mark_lies_at_its_value_and_is_left_out_where_the_chart_does_not_reach():

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 import math
 import re
@@ -84,7 +82,6 @@ def test_both_formats_carry_the_same_samples(snapshot):
 
 def test_every_derived_value_has_a_row_in_the_family_table(snapshot):
     for view in snapshot.engines:
-        assert view.diagnosis is not None
         told = view.derived | diagnosis_families(view.diagnosis)
         assert {BY_KEY[key].scope for key in told.keys() - {latency.OBSERVED}} == {Scope.ENGINE}
     for gpu in snapshot.gpus:

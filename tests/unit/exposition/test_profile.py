@@ -1,7 +1,5 @@
 """What a fleet's exporter leaves out, and that alerts do not miss it."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 

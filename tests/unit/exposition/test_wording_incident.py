@@ -1,7 +1,5 @@
 """What trouble has cost, in words and for programs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -43,7 +41,6 @@ def test_what_was_evicted_and_computed_again_is_counted_beside_what_is_lost():
     assert priced.recomputed_money == pytest.approx(1.0)
     assert incident_text(priced, 840.0).endswith("(180 s of its time): 1.00 EUR.")
     told = incident_json(priced)
-    assert told is not None
     assert (told["recomputed_tokens"], told["recomputed_seconds"], told["recomputed_money"]) == (1234567, 180.0, 1.0)
 
 

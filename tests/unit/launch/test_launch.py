@@ -142,8 +142,31 @@ def test_what_is_set_under_a_condition_declares_nothing(condition: str) -> None:
         ["sh", "-c", f"SEQS=8\nMORE=\n{setting}\nvllm serve m --max-num-seqs $SEQS $MORE"], [], {}, {}
     )
     assert reading.limits == {}
-    assert list(reading.unclear) == ["max_num_seqs"]
-    assert reading.hidden == ("not known: $MORE",)
+    assert list(reading.unclear) == ["max-model-len", "max_model_len", "max_num_seqs"]
+    assert reading.hidden == ()
+
+
+@pytest.mark.parametrize(
+    ("script", "limits", "unclear"),
+    [
+        ("A=(-tp 2)\nif x; then A+=(--max-num-seqs 8); fi\nvllm serve m ${A[@]}", {}, ["max-num-seqs"]),
+        ("A=()\nif x; then A=(--max-num-seqs 8); fi\nvllm serve m ${A[@]} --max-num-seqs 4", {"max_num_seqs": 4}, []),
+        ("A=\nif x; then A='--enforce-eager'; fi\nif y; then A=\"$A --dtype half\"; fi\nvllm serve m $A",
+         {}, ["dtype"]),
+        ("A=--max-num-seqs=8\nif x; then A=\"$A --max-num-seqs=8\"; fi\nvllm serve m $A", {"max_num_seqs": 8}, []),
+        ("A=\nif x; then A='--override-generation-config {\"max_new_tokens\":8}'; fi\nvllm serve m $A",
+         {}, ["max_output_tokens", "override-generation-config"]),
+        ("A=--max-num-seqs=8\n[ $X ] && A=$(cat args)\nvllm serve m $A", {}, []),
+        ("if x; then A=--max-num-seqs=8; fi\nvllm serve m $A", {}, []),
+    ],
+)  # fmt: skip
+def test_options_under_a_condition_leave_open_what_they_are_of_and_nothing_else(
+    script: str, limits: dict[str, float], unclear: list[str]
+) -> None:
+    reading = read_limits(["sh", "-c", script], [], {}, {})
+    assert {name: limit.value for name, limit in reading.limits.items()} == limits
+    assert sorted(name for name in reading.unclear if "_" not in name or name == "max_output_tokens") == sorted(unclear)
+    assert bool(reading.hidden) == ("$(cat" in script or script.startswith("if"))
 
 
 AROUND = [

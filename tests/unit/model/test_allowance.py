@@ -1,7 +1,5 @@
 """What comes back with time, and how many new label sets an owner may export."""
 
-from __future__ import annotations
-
 from kvpressure.model.allowance import NEW_AN_HOUR, Allowance, NewLabelSets
 
 

@@ -1,7 +1,5 @@
 """`model.errors`: a type for each reason, under the words that people see."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

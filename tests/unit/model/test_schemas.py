@@ -1,7 +1,5 @@
 """The schemas: valid, closed over what is said, and never changed under a version that is out."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Which other engines could take an engine's requests."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from kvpressure.model.verdict import Cause

@@ -1,7 +1,5 @@
 """One line at a time: what is a sample, and what is refused."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

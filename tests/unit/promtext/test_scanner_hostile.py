@@ -1,7 +1,5 @@
 """Pages meant to hurt: bounded work, no crash, nothing remembered that a good page would pay for."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import pytest
@@ -50,24 +48,19 @@ def test_a_good_page_in_front_of_junk_is_still_read() -> None:
     assert PageReader().read(page, 0.0).engines[0].gauges == {"running": 3.0}
 
 
-def test_pages_without_anything_wanted_are_not_remembered() -> None:
-    scanner = PageScanner(VLLM.wanted(), len)
-    tracemalloc.start()
-    for size in range(1, 20):
-        scanner.scan(b"\n# HELP junk\n" * size * 100)
-    held, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert held < 100_000
-
-
-def test_only_a_few_layouts_are_remembered() -> None:
+@pytest.mark.parametrize(
+    ("first", "junk", "most_bytes"),
+    [(b"\n", b"# HELP junk\n" * 100, 100_000), (GOOD, b"# HELP junk\njunk 1\n" * 10, 4_000_000)],
+    ids=["nothing wanted: none", "something wanted: a few"],
+)
+def test_few_layouts_are_remembered(first: bytes, junk: bytes, most_bytes: int) -> None:
     scanner = PageScanner(VLLM.wanted(), len)
     tracemalloc.start()
     for size in range(1, 30):
-        scanner.scan(GOOD + b"# HELP junk\njunk 1\n" * size * 10)
+        scanner.scan(first + junk * size)
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert held < 4_000_000
+    assert held < most_bytes
 
 
 def test_a_page_that_is_no_longer_asked_for_is_forgotten_and_one_read_now_and_then_is_not() -> None:

@@ -1,7 +1,5 @@
 """A scanner that remembers must read every page as one that does not, whatever happened to the page in between."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st

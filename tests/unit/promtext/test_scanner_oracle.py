@@ -1,7 +1,5 @@
 """The scanner against prometheus_client's parser: same page, same values."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 

@@ -1,7 +1,5 @@
 """How series become signals: processes, ranks, models, garbage and half histograms."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """What trouble costs in tokens."""
 
-from __future__ import annotations
-
 from collections import deque
 
 import pytest
@@ -9,7 +7,7 @@ import pytest
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.model.incident import Incident
 from kvpressure.model.verdict import Cause
-from kvpressure.signals.cost import LOST_TOKENS, Cost
+from kvpressure.signals.cost import LOST_TOKENS, Cost, HealthyRate
 from kvpressure.signals.points import Point
 
 LIMITS = load_thresholds()
@@ -45,9 +43,7 @@ class Engine:
 
     @property
     def incident(self) -> Incident:
-        found = self.cost.incident(LIMITS)
-        assert found is not None
-        return found
+        return self.cost.incident(LIMITS)
 
 
 @pytest.fixture
@@ -141,7 +137,6 @@ def test_what_comes_after_is_reported_beside_it(engine: Engine):
     engine.spend(GAP + 30, Cause.HEALTHY, rate=90.0)
     incident = engine.incident
     assert (incident.restarts, incident.restarted) == (2, True)
-    assert incident.since is not None
     assert incident.since.tokens_per_second == pytest.approx(90.0)
     assert incident.earned_tokens_per_second == pytest.approx(50.0)
 
@@ -166,3 +161,41 @@ def test_a_time_that_nobody_looked_at_is_not_counted(engine: Engine):
     engine.t += 50.0
     engine.spend(10, Cause.KV_CACHE_PRESSURE, rate=0.0)
     assert engine.lost == pytest.approx(1900.0)
+
+
+# What an engine does healthy at each demand.
+
+
+def learned(**seconds_by_demand: tuple[float, float]) -> HealthyRate:
+    """`d4=(30, 100)`: 30 s at 100 tokens/s with 4 requests."""
+    rate = HealthyRate()
+    for name, (seconds, tokens) in seconds_by_demand.items():
+        for _ in range(int(seconds)):
+            rate.learn(float(name[1:]), tokens, 1.0, LIMITS)
+    return rate
+
+
+@pytest.mark.parametrize(
+    ("healthy", "demand", "rate"),
+    [
+        pytest.param({"d4": (59, 100.0)}, 4.0, None, id="less than a minute"),
+        pytest.param({"d4": (60, 100.0)}, 4.0, 100.0, id="a healthy minute"),
+        pytest.param({"d4": (60, 100.0), "d16": (60, 300.0)}, 10.0, 200.0, id="between two demands"),
+        pytest.param({"d4": (60, 100.0), "d16": (60, 300.0)}, 2.0, 50.0, id="a share below the lowest"),
+        pytest.param(
+            {"d4": (60, 100.0), "d16": (60, 300.0), "d32": (60, 280.0)}, 500.0, 300.0, id="no more beyond the highest"
+        ),
+        pytest.param({"d4": (60, 100.0), "d64": (9, 5000.0)}, 64.0, 100.0, id="a few seconds are chance"),
+        pytest.param({"d4": (100, 0.0)}, 4.0, None, id="a model that generates nothing"),
+    ],
+)
+def test_a_healthy_rate_is_that_of_the_demand(healthy, demand, rate):
+    assert learned(**healthy).at(demand, LIMITS) == (None if rate is None else pytest.approx(rate))
+
+
+def test_older_times_count_for_less():
+    rate = HealthyRate()
+    for tokens in (100.0, 200.0):
+        for _ in range(int(2 * LIMITS.baseline.half_life_seconds)):
+            rate.learn(4.0, tokens, 1.0, LIMITS)
+    assert rate.at(4.0, LIMITS) == pytest.approx(175.0, rel=0.06)

@@ -1,7 +1,5 @@
 """Counters of estimates: they grow by what is known, and never fall."""
 
-from __future__ import annotations
-
 import pytest
 
 from kvpressure.signals.estimates import Estimates

@@ -1,7 +1,5 @@
 """Eviction by the engine's own past: by hand, and against what the lab's block pool booked."""
 
-from __future__ import annotations
-
 import json
 import lzma
 from dataclasses import replace

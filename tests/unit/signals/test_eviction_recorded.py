@@ -1,7 +1,5 @@
 """Agents on real H100s, 16, 24 and 32 sessions a pod: on pages that time no prompts, 30 s apart."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """What containers, logs and the host tell the diagnosis."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -150,7 +148,6 @@ def test_an_out_of_memory_in_the_log_makes_pressure_failing_and_advice_treats_it
         {"device_oom": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB."},
     )
     view = play(Pipeline(PipelineSettings(), THRESHOLDS), FakeTarget(), Environment(logs={KEY: log}))
-    assert view.diagnosis is not None
     assert view.diagnosis.cause is Cause.KV_CACHE_PRESSURE
     assert view.diagnosis.stage is Stage.FAILING
     assert "Tried to allocate" in view.diagnosis.symptoms["device_oom"].text

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from kvpressure.signals.evidence import MAX_STARTS, Starts
 
 

@@ -1,7 +1,5 @@
 """What requests take of the cache for a moment: a start where layers differ, a prompt that ends with its step."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What gateways hold back over the polls of a verdict; tests/unit/sources/test_gateway.py has what makes the polls."""
 
-from __future__ import annotations
-
 import pytest
 
 from kvpressure.signals import gateway
@@ -17,7 +15,6 @@ def polled(*held: tuple[float, float, float]) -> GatewayQueue | None:
 
 def test_the_use_of_the_pool_is_its_mean_in_the_polls_in_which_requests_were_queued():
     found = polled((0.0, 0.1, 0.1), (4.0, 0.8, 0.2), (8.0, 1.0, 0.4), (0.0, 0.1, 0.1))
-    assert found is not None
     assert (found.requests, found.held_polls_ratio) == (3.0, 0.5)
     assert (found.kv_ratio, found.engine_queue_ratio) == (pytest.approx(0.9), pytest.approx(0.3))
 

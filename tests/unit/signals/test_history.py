@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -37,7 +35,6 @@ def running(value: float, name: str = "t") -> Reading:
 
 def points(histories: Histories, row: str = "running", name: str = "t") -> list[float]:
     past = histories.engine((name,))
-    assert past is not None
     return list(past.values[row])
 
 
@@ -47,7 +44,6 @@ def test_a_history_holds_the_newest_quarter_of_an_hour_oldest_first():
         histories.add(START + step * STEP_SECONDS, [running(step)], [])
     assert points(histories) == [float(step) for step in range(50, POINTS + 50)]
     past = histories.engine(("t",))
-    assert past is not None
     assert past.t - past.began == (POINTS - 1) * STEP_SECONDS == 895.0
 
 
@@ -107,7 +103,6 @@ def test_causes_become_spans_with_gaps_where_nothing_was_read():
         cause, since = (Cause.IDLE, 0.0) if second < 30 else (Cause.HEALTHY, START + 30)
         histories.add(START + second, [Reading(diagnosis=verdict(cause, since))], [])
     past = histories.engine(("t",))
-    assert past is not None
     assert past.causes == (
         Span(START, START + 29, "idle"),
         Span(START + 30, START + 59, "healthy"),
@@ -132,8 +127,6 @@ def test_memory_of_a_gpu_is_a_share_and_absent_without_a_total():
     }
     histories.add(START, [], [Reading(("known",), both), Reading(("odd",), {"gpu_memory_used_bytes": 30.0})])
     known, odd = histories.gpu(("known",)), histories.gpu(("odd",))
-    assert known is not None
-    assert odd is not None
     assert (known.values["memory"][-1], known.values["busy"][-1]) == (0.75, 0.5)
     assert math.isnan(odd.values["memory"][-1])
 
@@ -171,6 +164,5 @@ def test_however_time_goes_every_row_has_all_its_points_and_the_newest_value(rea
     for offset, value in readings:
         histories.add(START + offset, [running(value)], [])
         past = histories.engine(("t",))
-        assert past is not None
         assert {len(row) for row in past.values.values()} == {POINTS}
         assert math.isclose(past.values["running"][-1], value, rel_tol=1e-6, abs_tol=1e-30)

@@ -1,7 +1,5 @@
 """Capacity misses by KV events: the curve, and what the verdict rests on."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import random

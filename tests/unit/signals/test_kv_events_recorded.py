@@ -1,30 +1,21 @@
 """kv_events: the bytes that vLLM published, beside its pages, as far as `/metrics`, triage and priced advice."""
 
-from __future__ import annotations
-
 import json
-import lzma
 import math
 import re
-from collections import Counter
 
 import pytest
 
 from kvpressure.advice.advise import Place, advise
 from kvpressure.cli import report
 from kvpressure.cli.findings import Finding
-from kvpressure.cli.replay import ReplayTarget
-from kvpressure.engine_state import Pipeline, PipelineSettings
-from kvpressure.engines.reader import PageReader
 from kvpressure.exposition import Snapshot, text
 from kvpressure.model.codec import engine_json
-from kvpressure.model.environment import Environment
 from kvpressure.model.verdict import Cause
 from kvpressure.model.view import EngineView
 from kvpressure.signals.kv_events import NEWEST_SECONDS
 from kvpressure.simulation.calibrate_sessions import known_sessions
-from kvpressure.sources.kv_events.decode import batch
-from kvpressure.sources.kv_events.ghosts import GhostList
+from tests.lab.kv_events import saved, views
 from tests.support.printed import printed
 from tests.support.tools import FIXTURES
 from tests.support.verdicts import THRESHOLDS
@@ -32,31 +23,15 @@ from tests.support.verdicts import THRESHOLDS
 pytestmark = pytest.mark.recorded
 
 NAME = FIXTURES / "kv_events" / "busy-060-0.33.0"
-TARGET = ReplayTarget("lab")
 TOKEN_SECONDS = 1 / 16_000
 """Of a prompt token, in that lab."""
-
-
-def lines(ending: str) -> list[str]:
-    return lzma.decompress(NAME.with_name(NAME.name + ending).read_bytes()).decode().splitlines()
 
 
 @pytest.fixture(scope="module")
 def recorded() -> tuple[list[EngineView], list[dict]]:
     """Every view, with the events up to then; and what the block pool's ledger has of each second."""
-    about, *rest = lines(".txt.xz")
-    batches = [(float(t), bytes.fromhex(data)) for t, data in map(str.split, rest)]
-    pages = [json.loads(line) for line in lines(".jsonl.xz")]
-    pipeline, reader = Pipeline(PipelineSettings(always_observed=True), THRESHOLDS), PageReader()
-    ghosts, counts, views = GhostList(pages[0]["t"]), Counter[str](), []
-    for page in pages:
-        while batches and batches[0][0] <= page["t"]:
-            t, payload = batches.pop(0)
-            ghosts.take(batch(payload), t, counts)
-        events = ghosts.report(page["t"], 0, counts)
-        pipeline.set_environment(page["t"], Environment(kv_events={TARGET.name: (events,)}))
-        views += pipeline.on_page(TARGET, reader.read(page["page"].encode(), page["t"]))
-    return views, json.loads(about)["seconds"]
+    about, batches, pages = saved(NAME)
+    return list(views(pages, batches, always_observed=True)), about["seconds"]
 
 
 def test_the_share_of_the_time_is_that_of_the_ledger(recorded):
@@ -89,7 +64,6 @@ def test_eviction_is_reported_once_it_took_a_fifth_of_twenty_seconds_or_more_of_
 def said_of_larger(said: str) -> float:
     """The hits with half more pool in the grounds, which are those of some seconds before while a verdict stays."""
     found = re.search(r"(\d+)% with 1.5 times the pool", " ".join(said.split()))
-    assert found is not None
     return int(found.group(1)) / 100
 
 
@@ -99,7 +73,6 @@ def test_hits_by_pool_reach_metrics_and_json_triage_and_the_simulation_that_advi
     assert curve["1.5"] > view.derived["prefix_cache_hit_ratio"] + 0.1
     page = text.render(Snapshot(view.t, (view,), (), (), {}), openmetrics=True).decode()
     shown = re.search(r'prefix_cache_pool_hit_ratio\{.*pool_ratio="1.5".*\} (\S+)', page)
-    assert shown is not None
     assert float(shown.group(1)) == curve["1.5"]
     assert said_of_larger(json.dumps(engine_json(view))) == pytest.approx(curve["1.5"], abs=0.1)
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from kvpressure.model.samples import EngineSample
@@ -27,7 +25,6 @@ def poll(at: int, **counters: float) -> EngineWindow:
 
 def test_means_are_over_minutes():
     found = read(200, steps=20.0).minutes()
-    assert found is not None
     assert found.tokens_per_second == pytest.approx(50.0)
     assert found.hit_ratio == pytest.approx(0.2)
     assert found.running == pytest.approx(2.0, rel=0.02)
@@ -44,13 +41,11 @@ def test_polls_without_gauges_are_no_time_without_requests():
         made.add(float(t), EngineSample("m", "0", gauges, counters, {}, CACHE))
         means.take(made)
     found = means.minutes()
-    assert found is not None
     assert (found.running, found.waiting) == pytest.approx((4.0, 1.0))
 
 
 def test_intervals_have_the_seconds_in_which_requests_ran():
     found = read(200, steps=20.0, finished=0.5).minutes()
-    assert found is not None
     assert len(found.intervals) == 19
     assert found.intervals[3].seconds == pytest.approx(5.0)
     assert found.intervals[3].steps == pytest.approx(200.0)
@@ -60,7 +55,6 @@ def test_intervals_have_the_seconds_in_which_requests_ran():
 
 def test_only_so_many_minutes_are_kept():
     found = read(2_000).minutes()
-    assert found is not None
     assert SECONDS <= found.seconds <= SECONDS + 20
     assert len(found.intervals) <= 31
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from kvpressure.config.thresholds import load_thresholds
@@ -58,5 +56,4 @@ def test_half_a_minute_of_a_server_that_answers_polls_only_between_two_requests_
     model = model_of(Given(view.observed, Limits(), load_thresholds()))
     assert model.known.measured.running == pytest.approx(2.0, abs=0.05)
     expected = model.expected([], [replicas(2)])
-    assert expected is not None
     assert expected.tokens_per_second.after == pytest.approx(DONE, rel=0.15)

@@ -1,7 +1,5 @@
 """A cap on the batch that nobody declared: remembered from verdict to verdict, for pages that no longer show it."""
 
-from __future__ import annotations
-
 from kvpressure.model.limits import DECLARED, LEARNED, Limit
 from kvpressure.model.samples import EnginePage, EngineSample
 from kvpressure.model.values import at

@@ -1,7 +1,5 @@
 """What a page tells of the prefix cache, against arithmetic by hand and against the lab's own block pool."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import lzma

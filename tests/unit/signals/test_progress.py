@@ -1,7 +1,5 @@
 """Whether an engine gets anywhere, over polls made by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from kvpressure.signals.gateway import IN_ENGINE

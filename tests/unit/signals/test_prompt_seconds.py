@@ -1,7 +1,5 @@
 """prompt_seconds: what one prompt token takes, out of steps that decode too."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

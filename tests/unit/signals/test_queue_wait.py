@@ -1,7 +1,5 @@
 """How long those who wait will wait, and since when that is too long; thresholds are those of the package."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 
 import pytest

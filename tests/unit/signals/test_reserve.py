@@ -1,7 +1,5 @@
 """`signals.reserve`: what has to be free for answers, and what batches with a queue show of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The age at eviction that an engine measures itself, by hand and against the lab's block pool."""
 
-from __future__ import annotations
-
 import json
 import lzma
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """signals.room: what waits and does not fit, reported by the runtime or by free tokens."""
 
-from __future__ import annotations
-
 import pytest
 
 from kvpressure.model.samples import CacheConfig

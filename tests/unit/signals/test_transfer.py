@@ -1,7 +1,5 @@
 """Roles where prefill and decode are apart, what is held for the other side, and how many transfers are under way."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

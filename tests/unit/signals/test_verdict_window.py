@@ -1,7 +1,5 @@
 """What a verdict counts of its polls."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -23,16 +21,12 @@ def preempting(usage: float | None, lowest: float | None = None, every: int = 6)
     return verdict_window(made, CONTEXT).preemption
 
 
-def test_preemptions_are_counted_by_spans_of_five_seconds() -> None:
-    assert preempting(0.95).burst_count == 3
-
-
 @pytest.mark.parametrize(
     ("usage", "lowest", "bursts"),
-    [(0.17, None, 0), (0.45, 0.1, 0), (0.95, 0.1, 3), (0.55, None, 3), (None, None, 3)],
-    ids=["reset of an empty cache", "reset", "one large request gone", "half full", "use not known"],
+    [(0.95, None, 3), (0.17, None, 0), (0.45, 0.1, 0), (0.95, 0.1, 3), (0.55, None, 3), (None, None, 3)],
+    ids=["full", "reset of an empty cache", "reset", "one large request gone", "half full", "use not known"],
 )
-def test_where_there_was_plenty_of_room_nobody_was_preempted_for_it(
+def test_preemptions_are_counted_by_spans_of_five_seconds_but_none_where_there_was_plenty_of_room(
     usage: float | None, lowest: float | None, bursts: int
 ) -> None:
     assert preempting(usage, lowest).burst_count == bursts

@@ -1,7 +1,5 @@
 """What tells kinds of deferral apart: slots of adapters, and counters that stand at 0."""
 
-from __future__ import annotations
-
 import pytest
 
 from kvpressure.signals.waiting import Deferral, deferral_of, queue_of, streams_idle

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -25,9 +23,7 @@ LAB = ("lab/kv-collapse-0.33.0.jsonl.xz", "lab/kv-json-0.33.0.jsonl.xz", "lab/kv
 
 
 def shown(recording: str) -> Observed:
-    observed = pressed_view(recording).observed
-    assert observed is not None
-    return observed
+    return pressed_view(recording).observed
 
 
 @pytest.mark.parametrize("recording", REAL + LAB)

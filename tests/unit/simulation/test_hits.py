@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -21,13 +19,11 @@ DEMAND = Demand(
 
 def corrected(hits: float, *, pool: float = 40_000.0, tier: float = 0.0, clients: int = 20) -> float:
     outcome = simulate(SERVER, DEMAND, answers=50)
-    assert outcome is not None
     found = OFF.corrected(
         replace(outcome, hit_ratio=hits),
         replace(SERVER, pool_tokens=pool, tier_tokens=tier),
         replace(DEMAND, clients=clients),
     )
-    assert found.hit_ratio is not None
     return found.hit_ratio
 
 
@@ -36,29 +32,26 @@ def test_where_a_pool_was_measured_the_simulation_takes_its_hits():
         assert corrected(simulated, pool=pool) == pytest.approx(measured)
 
 
-def test_between_two_pools_it_is_off_by_what_lies_between():
-    assert corrected(0.35, pool=40_000 * 2**0.5) == pytest.approx(0.35)
-
-
 def test_fewer_sessions_and_a_tier_are_as_a_larger_pool():
     assert corrected(0.4, clients=10) == corrected(0.4, tier=40_000) == corrected(0.4, pool=80_000) == 0.5
 
 
-def test_hits_stay_between_none_and_the_best_that_was_measured_or_simulated():
-    assert corrected(0.05) == 0.0
-    assert corrected(0.85, pool=80_000) == 0.9
-    assert corrected(0.95, pool=400_000) == 0.95
+@pytest.mark.parametrize(
+    ("hits", "pool", "expected"),
+    [(0.35, 40_000 * 2**0.5, 0.35), (0.05, 40_000.0, 0.0), (0.85, 80_000, 0.9), (0.95, 400_000, 0.95)],
+    ids=["off by what lies between two pools", "none", "the best that was measured", "the best that was simulated"],
+)
+def test_hits_are_off_as_at_pools_around_and_stay_between_none_and_the_best(hits, pool, expected):
+    assert corrected(hits, pool=pool) == pytest.approx(expected)
 
 
 def test_what_is_no_session_has_no_hits_to_correct():
     outcome = simulate(SERVER, replace(DEMAND, sessions=None), answers=50)
-    assert outcome is not None
     assert OFF.corrected(outcome, SERVER, DEMAND) is outcome
 
 
 def test_an_engine_whose_hits_were_measured_is_predicted_to_have_them():
     found, outcome = measured_hits(Simulation(SERVER, DEMAND, POOLS), POOLS, MEASURED), simulate(SERVER, DEMAND)
-    assert outcome is not None
     assert found.corrected(outcome, SERVER, DEMAND).hit_ratio == pytest.approx(0.2, abs=0.02)
 
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 import random
 from itertools import accumulate
@@ -85,4 +83,4 @@ def test_lengths_stay_in_their_buckets_and_keep_their_sum(values, spread):
     slack = 0.021 * sum(one.share * (one.high - one.low) for one in found.buckets)
     assert found.mean == pytest.approx(sum(values) / len(values), abs=slack + 1e-6)
     rng = random.Random(1)
-    assert all(1 <= found.draw(rng) <= found.longest + 1 for _ in range(20))
+    assert all(1 <= found.at(rng.random()) <= found.longest + 1 for _ in range(20))

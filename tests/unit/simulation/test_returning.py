@@ -1,7 +1,5 @@
 """An engine whose prompts may come back, where its page does not tell: what more memory would give is left open."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

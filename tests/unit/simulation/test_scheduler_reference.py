@@ -1,7 +1,5 @@
 """The fast scheduler beside the slow, obvious one: the same requests are answered at the same moments."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import itertools
 import math
 import random
@@ -29,13 +27,10 @@ SERVER = Server(0.0, STEPS)
 
 def run(pool: float, sessions: Sessions = AGENTS, clients: int = 40, server: Server = SERVER) -> Outcome:
     requests = (RequestShape(19_000, 19_000, 150),)
-    outcome = simulate(replace(server, pool_tokens=pool), Demand(requests, clients, sessions=sessions))
-    assert outcome is not None
-    return outcome
+    return simulate(replace(server, pool_tokens=pool), Demand(requests, clients, sessions=sessions))
 
 
 def hits(outcome: Outcome) -> float:
-    assert outcome.hit_ratio is not None
     return outcome.hit_ratio
 
 
@@ -72,7 +67,6 @@ def test_clients_are_found_in_the_middle_of_their_sessions():
 def test_means_of_sessions_are_those_of_their_bounds():
     assert AGENTS.think_seconds == pytest.approx(33 / math.log(40 / 7))
     assert AGENTS.mean_turns == 15
-    assert replace(AGENTS, longest=15_000).mean_turns == pytest.approx(1 + 7_000 / 1_500)
     assert AGENTS.thinking(2.0).think == (14.0, 80.0)
 
 

@@ -1,7 +1,5 @@
 """Step times of a card in the simulation: sums instead of chunks, and how fast an engine's own are."""
 
-from __future__ import annotations
-
 import pytest
 
 from kvpressure.capacity.cards import table

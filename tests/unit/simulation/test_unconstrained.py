@@ -1,7 +1,5 @@
 """What an engine would do with room for all."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

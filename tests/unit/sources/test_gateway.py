@@ -55,7 +55,7 @@ async def read(source: GatewaySource, body: bytes) -> tuple[GatewayReport, ...]:
     async with FaultServer(servers.page(body)) as server:
         source._page._url = URL(server.url + "/metrics")
         await source._guard.attempt(source._read)
-        await source._client.aclose()
+        await source._page.aclose()
     return source.facts(Known(ENGINES)).reports
 
 
@@ -124,9 +124,9 @@ async def test_a_dynamo_frontend_under_another_prefix_has_its_queue_and_says_who
 def test_requests_that_a_frontend_does_not_serve_are_counted_over_a_minute_and_over_its_restarts(signal: str):
     source = made()
     for t, count in ((0.0, None), (30.0, 3), (60.0, 33), (90.0, 63)):
-        source._take_counted(t, PoolReading("", {} if count is None else {signal: count}, by_load=False))
+        source._count(t, PoolReading("", {} if count is None else {signal: count}, by_load=False))
     assert source._per_second(signal) == 1.0
-    source._take_counted(100.0, PoolReading("", {signal: 2}, by_load=False))
+    source._count(100.0, PoolReading("", {signal: 2}, by_load=False))
     assert source._per_second(signal) is None
 
 

@@ -124,7 +124,7 @@ async def exporter() -> AsyncIterator[tuple[Exporter, GpuExporterSource]]:
     async with TestServer(app) as server:
         source = made.source(str(server.make_url("/metrics")))
         yield made, source
-        await source.aclose()
+        await source._page.aclose()
 
 
 async def test_read_over_http_and_left_to_whoever_reads_them_too(exporter: tuple[Exporter, GpuExporterSource]) -> None:

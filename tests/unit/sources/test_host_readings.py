@@ -102,10 +102,15 @@ def test_links_are_not_followed_and_the_walk_is_bounded(tmp_path: Path, monkeypa
     (tmp_path / "a" / "b" / "loop").symlink_to(tmp_path)
     (tmp_path / "elsewhere").symlink_to("/")
     assert find(tmp_path, {ID}) == {}
-    for number in range(50):
-        (tmp_path / f"crowd-{number}").mkdir()
-    monkeypatch.setattr(host, "MAX_DIRECTORIES", 20)
-    assert len(list(host._walk(tmp_path))) == 20
+    group = tmp_path / "a" / "b" / ID
+    group.mkdir()
+    (group / "cpu.stat").write_text(STAT)
+    assert find(tmp_path, {ID}) == {ID: group / "cpu.stat"}
+    monkeypatch.setattr(host, "MAX_DIRECTORIES", 2)
+    assert find(tmp_path, {ID}) == {}
+    monkeypatch.undo()
+    monkeypatch.setattr(host, "MAX_DEPTH", 1)
+    assert find(tmp_path, {ID}) == {}
 
 
 @pytest.mark.parametrize("odd", ["", "../../etc", "a/b", "*"])

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 import pytest
 from yarl import URL
 
+from kvpressure.config.settings.polling import ClientSettings
 from kvpressure.model.errors import NotMetricsError, SourceError
 from kvpressure.net.budget import Budget
-from kvpressure.net.credentials import Authorization
-from kvpressure.net.http import HttpClient
 from kvpressure.net.schedule import SystemClock
 from kvpressure.promtext.lines import Series
-from kvpressure.sources.metrics_page import MetricsPage
+from kvpressure.sources.metrics_page import MAX_BYTES, MetricsPage
 from tests.support import servers
 from tests.support.servers import FaultServer
 
@@ -26,14 +25,13 @@ def total(series: Sequence[Series], values: Sequence[float], t: float) -> float:
 
 
 async def read(body: bytes) -> float:
-    client = HttpClient(SystemClock(), tls=None, authorization=Authorization("", None), cap_bytes=1 << 20)
     async with FaultServer(servers.page(body)) as server:
+        url, share = URL(server.url + "/metrics"), Budget().share("x")
+        page = MetricsPage(url, ClientSettings(), frozenset({b"a", b"b"}), total, share, SystemClock())
         try:
-            share = Budget().share("x")
-            page = MetricsPage(client, URL(server.url + "/metrics"), frozenset({b"a", b"b"}), total, share)
-            return (await page.read(1.0))[1]
+            return (await page.read(5.0))[1]
         finally:
-            await client.aclose()
+            await page.aclose()
 
 
 @pytest.mark.parametrize("more", [0, 40_000])
@@ -48,7 +46,7 @@ async def test_named_series_are_read_once_each_whatever_the_length(more: int):
         (b"c 1\n", "not_metrics"),
         (b"a one\n", "malformed"),
         (b"a 1\nb 2", "truncated"),
-        (b"#" * (2 << 20), "too_large"),
+        (b"#" * (MAX_BYTES + 1), "too_large"),
         (b"a one\n" + b"# more\n" * 40_000, "malformed"),
     ],
 )

@@ -10,15 +10,7 @@ from kvpressure.kubernetes.kubectl.forward import PortForward
 from kvpressure.kubernetes.kubectl.pod_logs import PodLogs, read_logs
 from kvpressure.kubernetes.kubectl.program import Kubectl
 from kvpressure.kubernetes.objects import Object
-from kvpressure.kubernetes.objects.config_maps import (
-    MapVersion,
-    StartedAt,
-    in_force,
-    is_answered,
-    read_version,
-    why_not,
-    with_version,
-)
+from kvpressure.kubernetes.objects.config_maps import StartedAt, in_force, texts_of
 from kvpressure.kubernetes.objects.engine_pod import EnginePod, engine_pod
 from kvpressure.kubernetes.objects.references import ReferencedPod
 
@@ -27,8 +19,8 @@ from kvpressure.kubernetes.objects.references import ReferencedPod
 class NamedPod:
     """The state of one pod in the cluster; `problem` is why its engine cannot be reached, "" where it can.
 
-    `maps` are the ConfigMaps that its configuration file may be in, as they were when the container started, of the
-    `versions` that were read; `unread` is why limits in one are not known.
+    `maps` are the ConfigMaps that its configuration file may be in, as they were when the container started; `answers`
+    are those, or why one is not known, by name and start; `unread` is why limits in one are not known.
     """
 
     referenced: ReferencedPod
@@ -37,7 +29,7 @@ class NamedPod:
     logs: PodLogs = field(default_factory=PodLogs)
     refused: str = ""
     maps: dict[str, Object] = field(default_factory=dict)
-    versions: dict[str, tuple[MapVersion, ...]] = field(default_factory=dict)
+    answers: dict[tuple[str, StartedAt | None], Object | str] = field(default_factory=dict)
     unread: str = ""
 
     @property
@@ -62,33 +54,30 @@ class NamedPod:
         """Take the pod as it is now, None where that cannot be read, and read its logs again. Raises nothing."""
         id_ = self.engine.state.id
         if pod is not None:
-            await self._read_maps(kubectl, id_.namespace, now)
+            await self._read_maps(kubectl, id_.namespace)
             with contextlib.suppress(KubeError):
                 self.engine = engine_pod(
                     replace(self.referenced, pod=pod), now, id_.container, self.engine.port, self.maps
                 )
         self.logs = await read_logs(kubectl, id_, now, restarted=self.engine.state.restarts > 0)
 
-    async def _read_maps(self, kubectl: Kubectl, namespace: str, now: float) -> None:
+    async def _read_maps(self, kubectl: Kubectl, namespace: str) -> None:
         """Read the ConfigMaps once for each start: a server reads its file when it starts."""
         state = self.engine.state
         start = None if state.started is None else StartedAt(state.started, anew=state.restarts > 0)
         self.unread, self.maps = "", {}
         for name in self.engine.needs:
             what = f"ConfigMap {name}, which the server's --config is mounted from"
-            versions = self.versions.get(name, ())
-            if not versions or (start is not None and not is_answered(versions, start)):
+            if (name, start) not in self.answers:
                 try:
                     # `get` of kubectl leaves out who changed what and when, or takes a flag that 1.20 has not.
                     config_map = await kubectl.raw(f"/api/v1/namespaces/{namespace}/configmaps/{name}")
                 except KubeError as error:
                     self.unread = f"{what}, cannot be read: {error}"
                     continue
-                # The cluster's clock may be ahead of this machine's; the response is not older than the start.
-                version = read_version(config_map, max(now, start.t if start is not None else now))
-                versions = self.versions[name] = with_version(versions, version)
-            known = versions[-1].config_map if start is None else in_force(versions, start)
-            if known is not None:
-                self.maps[name] = known
-            elif start is not None:
-                self.unread = f"{what}: {why_not(versions, start)}"
+                self.answers[name, start] = texts_of(config_map) if start is None else in_force(config_map, start)
+            answer = self.answers[name, start]
+            if isinstance(answer, str):
+                self.unread = f"{what}: {answer}"
+            else:
+                self.maps[name] = answer

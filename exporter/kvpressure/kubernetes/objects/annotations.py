@@ -4,15 +4,14 @@ A pod with an invalid annotation for the address (port, path, scheme, container)
 instead would go unnoticed.
 
 Everybody who may create a pod may write its annotations, and so choose port, path and scheme, but not the host: that is
-the IP in the pod's status, which the kubelet writes, and these checks refuse the addresses of this machine and of no
-particular machine.
+the IP in the pod's status, which the kubelet writes.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,39 +31,15 @@ class AddressError(ValueError):
     """An invalid address; the message is the end of a sentence."""
 
 
-def pod_ip(text: str, host_ips: Collection[str], *, host_network: bool) -> str:
-    """Return the IP in canonical form. Raises AddressError for anything that a pod cannot have.
-
-    `host_ips` are the node's addresses; a pod on the host's network has one of them, no other pod may.
-    """
-    ip = ip_of(text)
-    if ip is None:
-        raise AddressError("its IP is not an IP address")
-    if "%" in text:
-        raise AddressError("its IP has a zone")
-    if _means_no_pod(ip) or refusal(str(ip), link_local=False):
-        raise AddressError(f"its IP {ip} is not one that a pod can have")
-    if not host_network and ip in {known for host in host_ips if (known := ip_of(host)) is not None}:
-        raise AddressError(f"its IP {ip} is the node's, though it is not on the host's network")
-    return str(ip)
-
-
-def _means_no_pod(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    if ip.is_loopback or ip.is_link_local or ip.is_multicast or ip.is_unspecified:
-        return True
-    if isinstance(ip, ipaddress.IPv4Address):
-        # 240.0.0.0/4 is reserved too, but some clusters give it to pods.
-        return ip == ipaddress.IPv4Address("255.255.255.255") or ip in ipaddress.IPv4Network("0.0.0.0/8")
-    # Reserved ranges contain all IPv4 addresses in IPv6, also of loopback and metadata services.
-    return ip.is_reserved or ip.is_site_local or ip.ipv4_mapped is not None or ip.sixtofour is not None
-
-
-def ip_of(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return the IP, None for anything else."""
+def pod_ip(text: str) -> str:
+    """Return the IP in canonical form. Raises AddressError for what is none, a link-local one or a metadata service."""
     try:
-        return ipaddress.ip_address(text)
+        ip = str(ipaddress.ip_address(text))
     except ValueError:
-        return None
+        raise AddressError("its IP is not an IP address") from None
+    if "%" in ip or refusal(ip, link_local=False):
+        raise AddressError(f"its IP {ip} is not one that a pod can have")
+    return ip
 
 
 def port_number(text: str) -> int:

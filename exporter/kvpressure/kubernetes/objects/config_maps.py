@@ -1,15 +1,14 @@
 """Configuration files that a pod mounts from ConfigMaps: the text in force when the container started. PURE.
 
 The server reads the file when it starts, and a mounted ConfigMap may change later. So the present text is in force only
-where its last change is older than the start; a text that was read earlier is in force for a start between its change
-and the last time it was read. Otherwise it is not known.
+where its last change is older than the start. Otherwise it is not known.
 """
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -23,7 +22,6 @@ MAX_TEXT: Final = 64 << 10
 """Characters of one file; configuration files of servers have some hundred."""
 
 MAX_MAP_TEXT: Final = 4 * MAX_TEXT
-MAX_VERSIONS: Final = 4
 _PARTS: Final = ("f:data", "f:binaryData")
 
 MAX_MAPS: Final = 4
@@ -45,16 +43,7 @@ class StartedAt:
     anew: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class MapVersion:
-    """A ConfigMap as `last_read` (unix seconds); `changed` is when its data changed, None where unknown."""
-
-    config_map: Object
-    changed: float | None
-    last_read: float
-
-
-def read_version(config_map: Object, now: float) -> MapVersion:
+def texts_of(config_map: Object) -> Object:
     """Return a ConfigMap with the texts that may be configuration files, small ones first."""
     texts = {key: value for key, value in mapping(config_map, "data").items() if isinstance(value, str)}
     kept: dict[str, Any] = {}
@@ -63,7 +52,24 @@ def read_version(config_map: Object, now: float) -> MapVersion:
         if len(texts[key]) > min(room, MAX_TEXT):
             break
         kept[key], room = texts[key], room - len(texts[key]) - len(key)
-    return MapVersion({"data": kept}, changed_at(config_map), now)
+    return {"data": kept}
+
+
+def in_force(config_map: Object | None, start: StartedAt) -> Object | str:
+    """Return the texts of a ConfigMap that a container certainly started with, else why that is not known.
+
+    `config_map` was read after the start; None where there is none. The reason is part of a sentence.
+    """
+    if config_map is None:
+        return "it is not there any more"
+    if (changed := changed_at(config_map)) is None:
+        return "the API server does not say when it changed"
+    if changed <= start.t - (LAG_SECONDS if start.anew else 0.0):
+        return texts_of(config_map)
+    when = datetime.fromtimestamp(changed, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    if changed > start.t:
+        return f"it changed at {when}, after the container started; the server read the former text"
+    return f"it changed at {when}, so shortly before the restart that the former text may have been mounted"
 
 
 def changed_at(config_map: Object) -> float | None:
@@ -75,39 +81,6 @@ def changed_at(config_map: Object) -> float | None:
     writes = [each for each in entries if any(at(each, "fieldsV1", part) is not None for part in _PARTS)]
     times = [t for each in writes if (t := moment(each, "time")) is not None]
     return max(created, *times) if times and len(times) == len(writes) else None
-
-
-def with_version(known: Iterable[MapVersion], new: MapVersion) -> tuple[MapVersion, ...]:
-    """Return a ConfigMap's versions, oldest first, with `new`; an unchanged one only updates `last_read`."""
-    *before, last = [*known] or [new]
-    if (last.changed, last.config_map) == (new.changed, new.config_map):
-        return (*before, replace(last, last_read=max(last.last_read, new.last_read)))
-    return (*before, last, new)[-MAX_VERSIONS:]
-
-
-def in_force(versions: Iterable[MapVersion], start: StartedAt) -> Object | None:
-    """Return the ConfigMap that a container certainly started with; None where unknown."""
-    before = start.t - LAG_SECONDS if start.anew else start.t
-    certain = (v for v in versions if v.changed is not None and v.changed <= before and start.t <= v.last_read)
-    return next((version.config_map for version in certain), None)
-
-
-def is_answered(versions: Iterable[MapVersion], start: StartedAt) -> bool:
-    """Return whether a version was read since this start: later changes were not in force."""
-    return any(version.last_read >= start.t for version in versions)
-
-
-def why_not(versions: Sequence[MapVersion], start: StartedAt) -> str:
-    """Return why no version is known to have been in force, as part of a sentence."""
-    last = versions[-1]
-    if not last.config_map:
-        return "it is not there any more"
-    if (changed := last.changed) is None:
-        return "the API server does not say when it changed"
-    when = datetime.fromtimestamp(changed, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    if changed > start.t:
-        return f"it changed at {when}, after the container started; the server read the former text"
-    return f"it changed at {when}, so shortly before the restart that the former text may have been mounted"
 
 
 def needed_maps(pod: Object, container: str, start: Start) -> tuple[str, ...]:

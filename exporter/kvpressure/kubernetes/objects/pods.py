@@ -20,7 +20,7 @@ from kvpressure.kubernetes.objects.annotations import (
     pod_ip,
     read_annotations,
 )
-from kvpressure.kubernetes.objects.config_maps import MapVersion, StartedAt, in_force, needed_maps
+from kvpressure.kubernetes.objects.config_maps import StartedAt, needed_maps
 from kvpressure.kubernetes.objects.containers import (
     Container,
     engine_containers,
@@ -41,6 +41,9 @@ MAX_POD_JSON_BYTES: Final = 64 << 10
 MapName = tuple[str, str]
 """Namespace and name of a ConfigMap."""
 
+MapAtStart = tuple[MapName, StartedAt]
+"""A ConfigMap as it was when a container started."""
+
 _TOO_MUCH: Final = "its object holds more than is read; no engine is looked for in it"
 
 
@@ -48,23 +51,20 @@ _TOO_MUCH: Final = "its object holds more than is read; no engine is looked for 
 class PodRecord:
     """A pod; one without engines has no `states`, and is not stored.
 
-    `ip` is canonical, "" where there are no targets. `finished` pods stay only until they are deleted. `problems` are
+    `finished` pods stay only until they are deleted. `problems` are
     sentences about invalid annotations or addresses. `maps` are the ConfigMaps that the `--config` files of running
-    engines may be in; `unread_maps` those, with a container's start, whose text in force then is not known, and `raw`
-    is the pod as JSON, to be read again with them.
+    engines may be in, each with the start of its container; where the text in force then is not known, `raw` is the
+    pod as JSON, to be read again with it.
     """
 
     namespace: str
     name: str
     uid: str = ""
-    ip: str = ""
-    host_network: bool = False
     finished: bool = False
     states: tuple[ContainerState, ...] = ()
     targets: tuple[Target, ...] = ()
     problems: tuple[str, ...] = ()
-    maps: tuple[MapName, ...] = ()
-    unread_maps: tuple[tuple[MapName, StartedAt], ...] = ()
+    maps: tuple[MapAtStart, ...] = ()
     raw: bytes = field(default=b"", compare=False, repr=False)
 
     @property
@@ -74,13 +74,13 @@ class PodRecord:
 
 
 class PodReader:
-    """Reads pods by the settings; pure. `versions` returns the known versions of a ConfigMap, oldest first."""
+    """Reads pods by the settings; pure. `in_force` returns a ConfigMap's texts in force at a start, if known."""
 
     def __init__(
-        self, settings: KubernetesSettings, versions: Callable[[MapName], Sequence[MapVersion]] = lambda _: ()
+        self, settings: KubernetesSettings, in_force: Callable[[MapAtStart], Object | None] = lambda _: None
     ) -> None:
         self._settings = settings
-        self._versions = versions
+        self._in_force = in_force
         self._selector = parse_selector(settings.label_selector)
 
     def read(self, pod: Object) -> PodRecord | None:
@@ -100,20 +100,13 @@ class PodReader:
         )
         containers = read_containers(pod)
         engines = engines_in(containers)
-        known, unread_maps = self._mounted(pod, bare, engines)
+        maps, known = self._mounted(pod, bare, engines)
         if known:
             containers = read_containers(pod, lambda container: known.get(container, {}))
             engines = engines_in(containers)
         if engines:
-            off = not self._settings.config_maps
-            raw = _pod_json(pod) if unread_maps and not off else b""
-            maps = (
-                *((namespace, one) for maps_by_name in known.values() for one in maps_by_name),
-                *(one for one, _ in unread_maps),
-            )
-            bare = replace(
-                bare, maps=tuple(dict.fromkeys(maps)), unread_maps=tuple(unread_maps) if raw or off else (), raw=raw
-            )
+            unread = self._settings.config_maps and any(self._in_force(one) is None for one in maps)
+            bare = replace(bare, maps=maps, raw=_pod_json(pod) if unread else b"")
             return self._engine_pod(pod, bare, engines, requested, annotations)
         problems = [] if requested.scrape is False else [*requested.problems]
         missing = set(requested.containers) - {container.name for container in containers}
@@ -124,10 +117,10 @@ class PodReader:
 
     def _mounted(
         self, pod: Object, bare: PodRecord, engines: Sequence[Container]
-    ) -> tuple[dict[str, dict[str, Object]], dict[tuple[MapName, StartedAt], None]]:
-        """Return the ConfigMaps by name that each container started with; and those for which that is not known."""
+    ) -> tuple[tuple[MapAtStart, ...], dict[str, dict[str, Object]]]:
+        """Return the ConfigMaps that containers started with; and those that are known, by container and name."""
         known: dict[str, dict[str, Object]] = {}
-        unread_maps: dict[tuple[MapName, StartedAt], None] = {}
+        maps: dict[MapAtStart, None] = {}
         for engine in engines:
             needed = needed_maps(pod, engine.name, engine.start)
             state = container_state(pod, ContainerId(bare.namespace, bare.name, engine.name), bare.uid)
@@ -135,11 +128,11 @@ class PodReader:
                 continue
             start = StartedAt(state.started, anew=state.restarts > 0)
             for name in needed:
-                if (config_map := in_force(self._versions((bare.namespace, name)), start)) is not None:
+                at_start = (bare.namespace, name), start
+                maps[at_start] = None
+                if (config_map := self._in_force(at_start)) is not None:
                     known.setdefault(engine.name, {})[name] = config_map
-                else:
-                    unread_maps[(bare.namespace, name), start] = None
-        return known, unread_maps
+        return tuple(maps), known
 
     def _engine_pod(
         self,
@@ -150,12 +143,10 @@ class PodReader:
         annotations: Mapping[str, str],
     ) -> PodRecord:
         problems = list(requested.problems)
-        host_network, ip = at(pod, "spec", "hostNetwork") is True, ""
+        ip = ""
         if _is_served(pod) and not requested.refused:
             try:
-                status = mapping(pod, "status")
-                nodes = [text(status, "hostIP"), *(text(entry, "ip") for entry in objects(status, "hostIPs", limit=16))]
-                ip = pod_ip(_ip_text(pod), nodes, host_network=host_network)
+                ip = pod_ip(_ip_text(pod))
             except AddressError as error:
                 problems.append(str(error))
         pairs = ports_of(engines, requested, port_name=self._settings.port_name, port=self._settings.port) if ip else []
@@ -169,8 +160,6 @@ class PodReader:
         )
         return replace(
             bare,
-            ip=ip,
-            host_network=host_network,
             finished=text(pod, "status", "phase") in ENDED,
             states=tuple(container_state(pod, container, bare.uid) for container in ids.values()),
             targets=tuple(

@@ -19,7 +19,6 @@ from kvpressure.kubernetes.objects import (
     whole,
     word,
 )
-from kvpressure.kubernetes.objects.annotations import ip_of
 from kvpressure.model.environment import ContainerId, ContainerState, Termination
 
 ENDED: Final = ("Failed", "Succeeded")
@@ -59,7 +58,6 @@ class NodeRecord:
 
     name: str
     memory_pressure: bool | None = None
-    addresses: frozenset[str] = frozenset()
 
 
 def read_node(node: Object) -> NodeRecord | None:
@@ -69,9 +67,7 @@ def read_node(node: Object) -> NodeRecord | None:
         return None
     conditions = (c for c in objects(node, "status", "conditions") if c.get("type") == "MemoryPressure")
     pressure = {"True": True, "False": False}.get(text(next(conditions, {}), "status"))
-    addresses = (text(item, "address") for item in objects(node, "status", "addresses", limit=32))
-    ips = (ip_of(item) for item in addresses)  # host names are listed beside the addresses
-    return NodeRecord(name, pressure, frozenset(str(ip) for ip in ips if ip is not None))
+    return NodeRecord(name, pressure)
 
 
 OTHER: Final = "other"

@@ -177,12 +177,8 @@ class KubernetesSource(Source):
     def _watched(self) -> View:
         now = self._clock.wall()
         shown = shown_pods(self._records())
-        # Pods are checked against the addresses in their own status; these are in the node's, which the kubelet writes.
-        node = self._node.store.record if self._node is not None else None
-        taken = frozenset() if node is None else node.addresses
-        targets = in_turn(record for record in shown if record.host_network or record.ip not in taken)
         problems = (name for store in self._pod_stores() for some in store.problems.values() for name in some)
-        return targets, Environment(
+        return in_turn(shown), Environment(
             containers=self._containers(shown),
             events=self._event_reports(now),
             memory_pressure=self._memory_pressure(now),

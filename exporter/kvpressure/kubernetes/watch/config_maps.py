@@ -8,20 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from kvpressure.config.settings.kubernetes import KubernetesSettings
 from kvpressure.kubernetes import ForbiddenError, KubeError
-from kvpressure.kubernetes.objects.config_maps import (
-    MapVersion,
-    StartedAt,
-    is_answered,
-    read_version,
-    why_not,
-    with_version,
-)
-from kvpressure.kubernetes.objects.pods import MapName, PodReader, PodRecord
+from kvpressure.kubernetes.objects import Object
+from kvpressure.kubernetes.objects.config_maps import in_force
+from kvpressure.kubernetes.objects.pods import MapAtStart, PodReader, PodRecord
 from kvpressure.kubernetes.watch.resource import SHARE, Tuning, refused_user
 from kvpressure.kubernetes.watch.stores import PodStore
 from kvpressure.model.samples import SourceHealth
@@ -48,10 +43,10 @@ _NOT_FOUND: Final = 404
 
 
 class ConfigMaps:
-    """The versions read of ConfigMaps, with one task per namespace, since permissions are per namespace.
+    """What was read of ConfigMaps, with one task per namespace, since permissions are per namespace.
 
-    `reader` reads pods with these versions; pods in `stores` are read again once a ConfigMap of theirs was read.
-    `end_task` cancels a task and waits for it later.
+    `reader` reads pods with it; pods in `stores` are read again once a ConfigMap of theirs was read. `end_task` cancels
+    a task and waits for it later.
     """
 
     def __init__(
@@ -66,13 +61,15 @@ class ConfigMaps:
         self._connect, self._stores, self._end_task = connect, stores, end_task
         self._clock, self._tuning = clock, tuning
         self._on, self._allowed = settings.config_maps, frozenset(settings.config_map_namespaces)
-        self._versions: dict[MapName, tuple[MapVersion, ...]] = {}
+        self._answers: dict[MapAtStart, Object | str] = {}
+        """The texts in force at a start, or why they are not known."""
         self._namespaces: dict[str, _Namespace] = {}
-        self.reader = PodReader(settings, self.versions)
+        self.reader = PodReader(settings, self._in_force)
 
-    def versions(self, name: MapName) -> tuple[MapVersion, ...]:
-        """Return the observed versions of one ConfigMap, oldest first. Safe from any thread."""
-        return self._versions.get(name, ())
+    def _in_force(self, at_start: MapAtStart) -> Object | None:
+        """Return a ConfigMap's texts where they are known. Safe from any thread."""
+        answer = self._answers.get(at_start)
+        return None if isinstance(answer, str) else answer
 
     def reads(self, namespace: str) -> bool:
         """Return whether ConfigMaps of this namespace are read."""
@@ -80,29 +77,19 @@ class ConfigMaps:
 
     def follow(self) -> None:
         """Read the ConfigMaps that pods need, and forget those that none of them mounts."""
-        starts: dict[MapName, list[StartedAt]] = {}
-        used: dict[MapName, None] = {}
-        for record in self._records():
-            used.update((name, None) for name in record.maps if self.reads(name[0]))
-            for name, start in record.unread_maps:
-                starts.setdefault(name, []).append(start)
-        kept = sorted(used)[:MAX_MAPS]
-        self._versions = {name: versions for name, versions in self._versions.items() if name in used}
-        namespaces = [*dict.fromkeys(namespace for namespace, _ in kept)][:MAX_NAMESPACES]
+        used = {one for record in self._records() for one in record.maps if self.reads(record.namespace)}
+        kept = set(sorted({name for name, _ in used})[:MAX_MAPS])
+        self._answers = {one: answer for one, answer in self._answers.items() if one in used}
+        unread = {one for record in self._records() if record.raw for one in record.maps if one[0] in kept}
+        namespaces = [*dict.fromkeys(namespace for namespace, _ in sorted(kept))][:MAX_NAMESPACES]
         for namespace in self._namespaces.keys() - set(namespaces):
             self._end_task(self._namespaces.pop(namespace).task)
         for namespace in namespaces:
             if namespace not in self._namespaces:
                 reader = _Namespace(namespace, self._connect(), self._take, self._clock, self._tuning)
                 self._namespaces[namespace] = reader
-            self._namespaces[namespace].request(
-                frozenset(
-                    name
-                    for name in kept
-                    if name[0] == namespace
-                    and any(not is_answered(self.versions(name), start) for start in starts.get(name, ()))
-                )
-            )
+            requested = {one for one in unread - self._answers.keys() if one[0][0] == namespace}
+            self._namespaces[namespace].request(requested)
 
     def health(self) -> Iterator[SourceHealth]:
         """Yield one record for each namespace with a ConfigMap to read."""
@@ -111,13 +98,12 @@ class ConfigMaps:
 
     def hints(self) -> Iterator[str]:
         """Yield why limits in configuration files are not known, and what to do; not where a source's error says it."""
-        missing = [(record.key, name, start) for record in self._records() for name, start in record.unread_maps]
-        if unread := [key for key, name, _ in missing if not self.reads(name[0])]:
-            yield UNREAD.format(brief(", ".join([*dict.fromkeys(unread)][:SHOWN]), 200))
-        for key, name, start in missing[:SHOWN]:
-            if self.reads(name[0]) and is_answered(versions := self.versions(name), start):
-                why = why_not(versions, start)
-                yield f"Limits in the --config file of pod {key} are not known: ConfigMap {name[1]}: {why}"
+        unread = [record.key for record in self._records() if record.maps and not self.reads(record.namespace)]
+        if unread:
+            yield UNREAD.format(brief(", ".join(unread[:SHOWN]), 200))
+        whys = ((record.key, one[0][1], self._answers.get(one)) for record in self._records() for one in record.maps)
+        for key, name, why in islice((each for each in whys if isinstance(each[2], str)), SHOWN):
+            yield f"Limits in the --config file of pod {key} are not known: ConfigMap {name}: {why}"
 
     def end(self) -> None:
         """End every task."""
@@ -128,10 +114,12 @@ class ConfigMaps:
     def _records(self) -> Iterator[PodRecord]:
         return (record for store in self._stores() for record in store.records.values())
 
-    async def _take(self, name: MapName, version: MapVersion) -> None:
-        self._versions[name] = with_version(self.versions(name), version)
+    async def _take(self, at_starts: Collection[MapAtStart], config_map: Object | None) -> None:
+        self._answers |= {one: in_force(config_map, one[1]) for one in at_starts}
         for store in [*self._stores()]:
-            for record in [pod for pod in store.records.values() if any(name == each for each, _ in pod.unread_maps)]:
+            for record in [
+                pod for pod in store.records.values() if pod.raw and not set(at_starts).isdisjoint(pod.maps)
+            ]:
                 again = await on_share(SHARE, lambda raw: self.reader.read(json.loads(raw)), record.raw)
                 if again is not None and store.records.get(record.key) is record:  # else it was replaced meanwhile
                     store.changed(again, deleted=False)
@@ -144,13 +132,13 @@ class _Namespace:
         self,
         namespace: str,
         connection: Connection,
-        take: Callable[[MapName, MapVersion], Awaitable[None]],
+        take: Callable[[Collection[MapAtStart], Object | None], Awaitable[None]],
         clock: Clock,
         tuning: Tuning,
     ) -> None:
         self._namespace, self._connection, self._take = namespace, connection, take
         self._clock, self._tuning = clock, tuning
-        self._requested: frozenset[MapName] = frozenset()
+        self._requested: set[MapAtStart] = set()
         self._more = asyncio.Event()
         self.guard: Guard[bool] = Guard(
             CONFIG_MAPS,
@@ -161,10 +149,10 @@ class _Namespace:
         )
         self.task = asyncio.get_running_loop().create_task(self._run(), name=f"{CONFIG_MAPS} {namespace}")
 
-    def request(self, names: frozenset[MapName]) -> None:
-        """Set the ConfigMaps to read: those whose version at a container's start is not known."""
-        self._requested = names
-        if names:
+    def request(self, at_starts: set[MapAtStart]) -> None:
+        """Set the ConfigMaps to read: those whose texts at a container's start are not known."""
+        self._requested = at_starts
+        if at_starts:
             self._more.set()
 
     async def _run(self) -> None:
@@ -182,10 +170,11 @@ class _Namespace:
             await self._connection.aclose()
 
     async def _read(self) -> bool:
-        for name in sorted(self._requested):
-            began = self._clock.wall()  # the response may be as old as this
+        for name in sorted({name for name, _ in self._requested}):
+            at_starts = {one for one in self._requested if one[0] == name}
+            config_map: Object | None = None
             try:
-                version = read_version(await self._connection.config_map(*name), began)
+                config_map = await self._connection.config_map(*name)
             except KubeError as error:
                 if isinstance(error, ForbiddenError):
                     raise ForbiddenError(
@@ -195,7 +184,6 @@ class _Namespace:
                     ) from error
                 if error.status != _NOT_FOUND:
                     raise
-                version = MapVersion({}, None, began)
-            self._requested -= {name}
-            await self._take(name, version)
+            self._requested -= at_starts
+            await self._take(at_starts, config_map)
         return True

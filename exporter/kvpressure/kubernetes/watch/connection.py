@@ -15,7 +15,7 @@ import aiohttp
 from yarl import URL
 
 from kvpressure.config.settings.polling import TlsSettings
-from kvpressure.kubernetes import Action, ForbiddenError, GoneError, KubeError, StatusError, UnauthorizedError
+from kvpressure.kubernetes import ForbiddenError, GoneError, KubeError, StatusError, UnauthorizedError
 from kvpressure.kubernetes.objects import Object
 from kvpressure.kubernetes.objects.wire import MAX_OBJECT_BYTES, Page, read_object, read_page
 from kvpressure.kubernetes.watch.resource import SHARE, Resource
@@ -85,7 +85,7 @@ class Connection:
     async def page(self, resource: Resource, query: Mapping[str, str]) -> Page:
         """Return one page of a list."""
         too_large = f"the API server answered /{resource.path} with more than {MAX_PAGE_BYTES >> 20} MiB"
-        body = await self._body(resource.path, resource.action("list"), query, MAX_PAGE_BYTES, too_large)
+        body = await self._body(resource.path, f"list {resource}", query, MAX_PAGE_BYTES, too_large)
         try:
             return await on_share(SHARE, read_page, body)
         except ValueError as error:
@@ -94,7 +94,10 @@ class Connection:
 
     async def config_map(self, namespace: str, name: str) -> Object:
         """Return one ConfigMap."""
-        action, path = Action("get", "configmaps", namespace, name), f"api/v1/namespaces/{namespace}/configmaps/{name}"
+        action, path = (
+            f"get configmaps {name} in namespace {namespace}",
+            f"api/v1/namespaces/{namespace}/configmaps/{name}",
+        )
         too_large = f"ConfigMap {name} in namespace {namespace} takes more than {MAX_MAP_BYTES >> 20} MiB as JSON"
         body = await self._body(path, action, {}, MAX_MAP_BYTES, too_large)
         if (config_map := await on_share(SHARE, read_object, body)) is None:
@@ -103,7 +106,7 @@ class Connection:
 
     async def watch(self, resource: Resource, query: Mapping[str, str]) -> aiohttp.ClientResponse:
         """Return an open watch, for `lines`."""
-        return await self._open(resource.path, resource.action("watch"), {**query, "watch": "1"})
+        return await self._open(resource.path, f"watch {resource}", {**query, "watch": "1"})
 
     @staticmethod
     async def lines(watch: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
@@ -124,7 +127,7 @@ class Connection:
         if session is not None:
             await session.close()
 
-    async def _body(self, path: str, action: Action, query: Mapping[str, str], cap_bytes: int, too_large: str) -> bytes:
+    async def _body(self, path: str, action: str, query: Mapping[str, str], cap_bytes: int, too_large: str) -> bytes:
         try:
             async with await self._open(path, action, query) as response:
                 body = await _capped(response, cap_bytes)
@@ -134,7 +137,7 @@ class Connection:
             raise TooLargeError(too_large)
         return body
 
-    async def _open(self, path: str, action: Action, query: Mapping[str, str]) -> aiohttp.ClientResponse:
+    async def _open(self, path: str, action: str, query: Mapping[str, str]) -> aiohttp.ClientResponse:
         """Return a response with status 200 before its body is read."""
         account = service_account()
         options = account.options()
@@ -164,7 +167,7 @@ async def _capped(response: aiohttp.ClientResponse, cap_bytes: int) -> bytes:
     return b"".join(chunks)
 
 
-def _refused(response: aiohttp.ClientResponse, body: bytes, action: Action) -> KubeError:
+def _refused(response: aiohttp.ClientResponse, body: bytes, action: str) -> KubeError:
     status, server = response.status, shown(response.url.origin())
     message = body[:300].decode(errors="replace").strip()
     with suppress(ValueError, RecursionError):  # of a `Status` object its message

@@ -247,7 +247,7 @@ class Reflector(Generic[R]):
         what = self._resource
         role = f"a Role in {what.namespace} (or a ClusterRole)" if what.namespace else "the ClusterRole"
         return ForbiddenError(
-            f"not allowed to {what.action(verb)}: give {refused_user(error.message)} {role} with the rule "
+            f"not allowed to {verb} {what}: give {refused_user(error.message)} {role} with the rule "
             f'{{apiGroups: [""], resources: [{what.plural}], verbs: [list, watch]}}; it is tried again within a minute',
         )
 

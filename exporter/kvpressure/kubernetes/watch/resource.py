@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
-from kvpressure.kubernetes import Action, ForbiddenError, UnauthorizedError
+from kvpressure.kubernetes import ForbiddenError, UnauthorizedError
 from kvpressure.model.errors import SourceError
 from kvpressure.net.budget import BUDGET
 from kvpressure.net.schedule import backoff_ticks
@@ -96,6 +96,5 @@ class Resource:
         """The resource's path under the API server's address."""
         return f"api/v1/namespaces/{self.namespace}/{self.plural}" if self.namespace else f"api/v1/{self.plural}"
 
-    def action(self, verb: str) -> Action:
-        """Return the request's action, for messages."""
-        return Action(verb, self.plural, self.namespace)
+    def __str__(self) -> str:
+        return f"{self.plural} in {f'namespace {self.namespace}' if self.namespace else 'the whole cluster'}"

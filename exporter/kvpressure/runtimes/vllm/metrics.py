@@ -31,6 +31,12 @@ GAUGES: Final = (
     Row("awake", ("vllm:engine_sleep_state",), where=(("sleep_state", "awake"),), merge="max"),
 )
 
+
+def _slow(signal: str, *names: str, where: tuple[tuple[str, str], ...] = ()) -> Row:
+    """Return a counter that is requested with the histograms only."""
+    return Row(signal, names, where, slow=True)
+
+
 COUNTERS: Final = (
     Row("preemptions", ("vllm:num_preemptions_total",)),
     Row("prompt_tokens", ("vllm:prompt_tokens_total",)),
@@ -44,15 +50,15 @@ COUNTERS: Final = (
     Row("aborted", ("vllm:request_success_total",), where=(("finished_reason", "abort"),)),
     Row("failed", ("vllm:request_success_total",), where=(("finished_reason", "error"),)),
     Row("rejected", ("vllm:admission_rejections_total",)),
-    Row("prefix_queries", ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"), slow=True),
-    Row("prefix_hits", ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"), slow=True),
-    Row("prefilled", ("vllm:request_prefill_time_seconds_count",), slow=True),
-    Row("prefill_seconds", ("vllm:request_prefill_time_seconds_sum",), slow=True),
-    Row("ended", ("vllm:e2e_request_latency_seconds_count",), slow=True),
-    Row("e2e_seconds", ("vllm:e2e_request_latency_seconds_sum",), slow=True),
-    Row("queue_seconds", ("vllm:request_queue_time_seconds_sum",), slow=True),
-    Row("queued", ("vllm:request_queue_time_seconds_count",), slow=True),
-    Row("inference_seconds", ("vllm:request_inference_time_seconds_sum",), slow=True),
+    _slow("prefix_queries", "vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
+    _slow("prefix_hits", "vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
+    _slow("prefilled", "vllm:request_prefill_time_seconds_count"),
+    _slow("prefill_seconds", "vllm:request_prefill_time_seconds_sum"),
+    _slow("ended", "vllm:e2e_request_latency_seconds_count"),
+    _slow("e2e_seconds", "vllm:e2e_request_latency_seconds_sum"),
+    _slow("queue_seconds", "vllm:request_queue_time_seconds_sum"),
+    _slow("queued", "vllm:request_queue_time_seconds_count"),
+    _slow("inference_seconds", "vllm:request_inference_time_seconds_sum"),
     Row("started", ("vllm:time_to_first_token_seconds_count",)),
     Row("finished_prompts", ("vllm:request_prompt_tokens_count",)),
     Row("finished_prompt_tokens", ("vllm:request_prompt_tokens_sum",)),
@@ -60,79 +66,41 @@ COUNTERS: Final = (
     Row("computed_prompt_tokens", ("vllm:prompt_tokens_by_source_total",), where=(("source", "local_compute"),)),
     Row("brought_prompt_tokens", ("vllm:prompt_tokens_by_source_total",), where=(("source", "external_kv_transfer"),)),
     # Exported with --kv-cache-metrics, of one block in a hundred.
-    Row("timed_evictions", ("vllm:kv_block_idle_before_evict_seconds_count",), slow=True),
+    _slow("timed_evictions", "vllm:kv_block_idle_before_evict_seconds_count"),
     # Looked up with every prompt where a KV connector is in use; it stands at 0 where there is none.
-    Row("external_queries", ("vllm:external_prefix_cache_queries_total",), slow=True),
-    Row("external_hits", ("vllm:external_prefix_cache_hits_total",), slow=True),
-    Row("remote_transfers", ("vllm:nixl_xfer_time_seconds_count", "vllm:mooncake_xfer_time_seconds_count"), slow=True),
-    Row("transfer_seconds", ("vllm:nixl_xfer_time_seconds_sum", "vllm:mooncake_xfer_time_seconds_sum"), slow=True),
-    Row("transfer_bytes", ("vllm:nixl_bytes_transferred_sum", "vllm:mooncake_bytes_transferred_sum"), slow=True),
-    Row(
+    _slow("external_queries", "vllm:external_prefix_cache_queries_total"),
+    _slow("external_hits", "vllm:external_prefix_cache_hits_total"),
+    _slow("remote_transfers", "vllm:nixl_xfer_time_seconds_count", "vllm:mooncake_xfer_time_seconds_count"),
+    _slow("transfer_seconds", "vllm:nixl_xfer_time_seconds_sum", "vllm:mooncake_xfer_time_seconds_sum"),
+    _slow("transfer_bytes", "vllm:nixl_bytes_transferred_sum", "vllm:mooncake_bytes_transferred_sum"),
+    _slow(
         "offload_loads",
-        (
-            "vllm:kv_offload_load_bytes_total",
-            "vllm:simple_kv_offload_load_blocks_total",
-            "vllm:kv_offload_total_bytes_total",
-        ),
-        slow=True,
+        "vllm:kv_offload_load_bytes_total",
+        "vllm:simple_kv_offload_load_blocks_total",
+        "vllm:kv_offload_total_bytes_total",
     ),
     # Finished prompts that no decode engine has fetched in time, on the prefill side.
-    Row(
-        "expired_transfers",
-        ("vllm:nixl_num_kv_expired_reqs_total", "vllm:mooncake_num_kv_expired_reqs_total"),
-        slow=True,
-    ),
-    Row(
-        "failed_transfers",
-        ("vllm:nixl_num_failed_transfers_total", "vllm:mooncake_num_failed_transfers_total"),
-        slow=True,
-    ),
+    _slow("expired_transfers", "vllm:nixl_num_kv_expired_reqs_total", "vllm:mooncake_num_kv_expired_reqs_total"),
+    _slow("failed_transfers", "vllm:nixl_num_failed_transfers_total", "vllm:mooncake_num_failed_transfers_total"),
     # Loads from a slower tier into that of the host, which failed, or found no room there.
-    Row(
-        "failed_loads",
-        ("vllm:kv_offload_tiering_promotion_job_failures_total", "vllm:hf3fs_num_failed_load_total"),
-        slow=True,
-    ),
-    Row(
-        "failed_loads",
-        ("vllm:mooncake_store_operation_failed_keys_total",),
-        where=(("operation", "load_get"),),
-        slow=True,
-    ),
-    Row("offload_load_seconds", ("vllm:kv_offload_load_time_total",), slow=True),
-    Row("offload_load_bytes", ("vllm:kv_offload_load_bytes_total",), slow=True),
+    _slow("failed_loads", "vllm:kv_offload_tiering_promotion_job_failures_total", "vllm:hf3fs_num_failed_load_total"),
+    _slow("failed_loads", "vllm:mooncake_store_operation_failed_keys_total", where=(("operation", "load_get"),)),
+    _slow("offload_load_seconds", "vllm:kv_offload_load_time_total"),
+    _slow("offload_load_bytes", "vllm:kv_offload_load_bytes_total"),
     # By direction alone up to 0.21: CPU_to_GPU, and SHARED_STORAGE_to_GPU of llm-d's files.
-    Row(
-        "offload_load_seconds", ("vllm:kv_offload_total_time_total",), where=(("transfer_type", "*_to_GPU"),), slow=True
-    ),
-    Row(
-        "offload_load_bytes", ("vllm:kv_offload_total_bytes_total",), where=(("transfer_type", "*_to_GPU"),), slow=True
-    ),
-    Row(
-        "dropped_stores",
-        ("vllm:kv_offload_allocation_failure_total", "vllm:hf3fs_num_failed_save_total"),
-        slow=True,
-    ),
-    Row(
-        "dropped_stores",
-        ("vllm:simple_kv_offload_save_outcomes_total",),
-        where=(("outcome", "dropped_cpu_full"),),
-        slow=True,
-    ),
-    Row(
-        "dropped_stores",
-        ("vllm:mooncake_store_operation_failed_keys_total",),
-        where=(("operation", "save_put"),),
-        slow=True,
-    ),
-    Row("unplaced_loads", ("vllm:kv_offload_tiering_promotion_allocation_failures_total",), slow=True),
-    Row("offload_read_bytes", ("vllm:kv_offload_tiering_read_bytes_total",), slow=True),
-    Row("offload_read_seconds", ("vllm:kv_offload_tiering_read_time_total",), slow=True),
-    Row("encoder_queries", ("vllm:mm_cache_queries_total",), slow=True),
+    _slow("offload_load_seconds", "vllm:kv_offload_total_time_total", where=(("transfer_type", "*_to_GPU"),)),
+    _slow("offload_load_bytes", "vllm:kv_offload_total_bytes_total", where=(("transfer_type", "*_to_GPU"),)),
+    _slow("dropped_stores", "vllm:kv_offload_allocation_failure_total", "vllm:hf3fs_num_failed_save_total"),
+    _slow("dropped_stores", "vllm:simple_kv_offload_save_outcomes_total", where=(("outcome", "dropped_cpu_full"),)),
+    _slow("dropped_stores", "vllm:mooncake_store_operation_failed_keys_total", where=(("operation", "save_put"),)),
+    _slow("unplaced_loads", "vllm:kv_offload_tiering_promotion_allocation_failures_total"),
+    _slow("offload_read_bytes", "vllm:kv_offload_tiering_read_bytes_total"),
+    _slow("offload_read_seconds", "vllm:kv_offload_tiering_read_time_total"),
+    _slow("encoder_queries", "vllm:mm_cache_queries_total"),
     # Per GPU, and 0 for ever without --enable-mfu-metrics.
-    Row("estimated_flops", ("vllm:estimated_flops_per_gpu_total",), slow=True),
-    Row("estimated_read_bytes", ("vllm:estimated_read_bytes_per_gpu_total",), slow=True),
-    Row("estimated_write_bytes", ("vllm:estimated_write_bytes_per_gpu_total",), slow=True),
+    _slow("estimated_flops", "vllm:estimated_flops_per_gpu_total"),
+    _slow("estimated_read_bytes", "vllm:estimated_read_bytes_per_gpu_total"),
+    _slow("estimated_write_bytes", "vllm:estimated_write_bytes_per_gpu_total"),
 )
 
 
@@ -153,14 +121,10 @@ SERVER_GAUGES: Final = (
 SERVER_COUNTERS: Final = (
     # LMCache 0.3 and 0.4 (lmcache/observability.py, docs/source/production/observability), on vLLM's own page where
     # both have one PROMETHEUS_MULTIPROC_DIR: a series for each of its workers, whose model is named by its path.
-    Row("offload_loads", ("lmcache:num_retrieve_requests_total",), slow=True),
-    Row("offload_load_seconds", ("lmcache:time_to_retrieve_sum",), slow=True),
-    Row(
-        "offload_load_tokens",
-        ("lmcache:num_retrieve_retrieved_tokens_total", "lmcache:num_hit_tokens_total"),
-        slow=True,
-    ),
-    Row("dropped_stores", ("lmcache:local_cpu_evict_failed_count_total",), slow=True),
+    _slow("offload_loads", "lmcache:num_retrieve_requests_total"),
+    _slow("offload_load_seconds", "lmcache:time_to_retrieve_sum"),
+    _slow("offload_load_tokens", "lmcache:num_retrieve_retrieved_tokens_total", "lmcache:num_hit_tokens_total"),
+    _slow("dropped_stores", "lmcache:local_cpu_evict_failed_count_total"),
 )
 
 HISTOGRAMS: Final = (

@@ -14,7 +14,7 @@ from typing import Any, Final
 import amdsmi
 
 from kvpressure.model.samples import GpuReport, GpuSample
-from kvpressure.sources.gpu.backend import Card, GpuSettings, NoDevicesError, backend_error
+from kvpressure.sources.gpu.backend import BackendError, Card, GpuSettings
 from kvpressure.sources.gpu.plausible import Sieve
 
 MIB: Final = 2**20
@@ -88,9 +88,9 @@ def open_cards(_: GpuSettings) -> Sequence[Card]:
         handles = amdsmi.amdsmi_get_processor_handles()
         named = [(amdsmi.amdsmi_get_gpu_device_bdf(handle), handle) for handle in handles]
     except amdsmi.AmdSmiException as error:
-        raise backend_error(reason_of(error), f"amdsmi cannot be initialized: {_sentence(error)}") from error
+        raise BackendError(reason_of(error), f"amdsmi cannot be initialized: {_sentence(error)}") from error
     if not named:
-        raise NoDevicesError("the AMD driver is loaded and shows no GPU to this process")
+        raise BackendError("no_devices", "the AMD driver is loaded and shows no GPU to this process")
     cards: dict[str, list[Processor]] = {}
     for bdf, handle in named:
         cards.setdefault(f"{bdf.rpartition('.')[0]}.0", []).append(Processor(bdf, handle))

@@ -129,41 +129,9 @@ AMDSMI: Final = "libamd_smi.so"
 class BackendError(SourceError):
     """The whole library cannot be used, or has to be opened again."""
 
-
-class AbsentError(BackendError):
-    """A vendor that is not on this machine: it is probed again, slowly."""
-
-
-class LibraryNotFoundError(AbsentError, reason=ABSENT_REASON):
-    """The vendor's library is not installed."""
-
-
-class BindingNotFoundError(AbsentError, reason="binding_not_found"):
-    """The Python binding of the library is not installed."""
-
-
-class LibraryMismatchError(BackendError, reason="library_mismatch"):
-    """The library is of another version than its driver or its binding."""
-
-
-class DriverNotLoadedError(BackendError, reason="driver_not_loaded"):
-    """The kernel has not loaded the driver."""
-
-
-class NoPermissionError(BackendError, reason="no_permission"):
-    """The driver may not be used by this user."""
-
-
-class NoDevicesError(BackendError, reason="no_devices"):
-    """The driver shows no GPU."""
-
-
-class DriverError(BackendError, reason="driver_error"):
-    """The driver fails for another reason."""
-
-
-class ReopenError(BackendError, reason="reopen"):
-    """The library has to be opened again: its handles are of devices that were."""
+    def __init__(self, reason: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.reason = reason
 
 
 class CrashedError(SourceError, reason="crashed"):
@@ -193,24 +161,25 @@ class GpuSettings:
     backoff_max_seconds: float = 30.0
 
 
-EXIT_CODES: Final[Mapping[type[BackendError], int]] = {
-    LibraryNotFoundError: 70,
-    BindingNotFoundError: 71,
-    LibraryMismatchError: 72,
-    DriverNotLoadedError: 73,
-    NoPermissionError: 74,
-    NoDevicesError: 75,
-    DriverError: 76,
-    ReopenError: 77,
-}
-"""How the child says why it ended; its last line on stderr is the sentence. Any other code is a crash."""
-
-ABSENT_REASONS: Final = tuple(kind.reason for kind in EXIT_CODES if issubclass(kind, AbsentError))
-
-
-def backend_error(reason: str, sentence: str) -> BackendError:
-    """Return the error of that reason, DriverError for one that is of a device."""
-    return next((kind for kind in EXIT_CODES if kind.reason == reason), DriverError)(sentence)
+NOT_FOUND: Final = ABSENT_REASON
+NO_BINDING: Final = "binding_not_found"
+ABSENT_REASONS: Final = (NOT_FOUND, NO_BINDING)
+"""Of a vendor that is not on this machine: it is probed again, slowly."""
+REOPEN: Final = "reopen"
+"""The library has to be opened again: its handles are of devices that were."""
+OTHER: Final = "driver_error"
+REASONS: Final = (
+    *ABSENT_REASONS,
+    "library_mismatch",
+    "driver_not_loaded",
+    "no_permission",
+    "no_devices",
+    OTHER,
+    REOPEN,
+)
+"""Why a whole library cannot be used; any other reason is of a device."""
+FIRST_CODE: Final = 70
+"""The child's exit code for the first of the reasons; its last line on stderr is the sentence. Others are a crash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +203,8 @@ def _load_nvml() -> ModuleType:
     try:
         ctypes.CDLL(NVML)
     except OSError as error:
-        raise LibraryNotFoundError(
+        raise BackendError(
+            NOT_FOUND,
             f"{NVML} cannot be loaded ({error}); if this machine has NVIDIA GPUs, install the driver or make "
             "its libraries visible here",
         ) from error
@@ -253,18 +223,22 @@ def _load_amdsmi() -> ModuleType:
         except OSError as error:
             complaints.append(str(error))
     else:
-        raise LibraryNotFoundError(
+        raise BackendError(
+            NOT_FOUND,
             f"{AMDSMI} cannot be loaded ({complaints[0]}); if this machine has AMD GPUs, install amd-smi-lib or set "
             "ROCM_HOME",
         )
     try:
         return importlib.import_module("kvpressure.sources.gpu.amdsmi_card")
     except ImportError as error:
-        raise BindingNotFoundError(
+        raise BackendError(
+            NO_BINDING,
             f"{AMDSMI} is here but its Python binding is not ({error}); install kvpressure[amd]",
         ) from error
     except (KeyError, AttributeError) as error:
-        raise LibraryMismatchError(f"the amdsmi binding and {AMDSMI} are of different versions: {error}") from error
+        raise BackendError(
+            "library_mismatch", f"the amdsmi binding and {AMDSMI} are of different versions: {error}"
+        ) from error
 
 
 BACKENDS: Final = {

@@ -1,8 +1,8 @@
 """The process that touches one vendor's library: `python -m kvpressure.sources.gpu.child VENDOR SETTINGS`.
 
-The settings are JSON. Writes one line of JSON per reading on what was its standard output. Ends with a code of
-`backend.EXIT_CODES`, its last line on standard error being the sentence, and ends when its standard input does: its
-parent is gone.
+The settings are JSON. Writes one line of JSON per reading on what was its standard output. Ends with a code for its
+reason (`backend.FIRST_CODE`), its last line on standard error being the sentence, and ends when its standard input
+does: its parent is gone.
 Imports as little as it can: its memory counts towards the exporter's.
 """
 
@@ -19,7 +19,16 @@ from dataclasses import fields
 from typing import Any, BinaryIO, Final
 
 from kvpressure.model.samples import GpuReport, GpuSample
-from kvpressure.sources.gpu.backend import EXIT_CODES, BackendError, CardPool, GpuSettings, ReopenError, open_backend
+from kvpressure.sources.gpu.backend import (
+    FIRST_CODE,
+    OTHER,
+    REASONS,
+    REOPEN,
+    BackendError,
+    CardPool,
+    GpuSettings,
+    open_backend,
+)
 
 PR_SET_PDEATHSIG: Final = 1
 _GPU_FIELDS: Final = tuple(field.name for field in fields(GpuSample))
@@ -75,14 +84,14 @@ class ReopenRule:
 
 
 def serve(pool: CardPool, out: BinaryIO, interval_seconds: float, reopen: ReopenRule) -> None:
-    """Report until the parent leaves; raises ReopenError when the library has to be opened again."""
+    """Report until the parent leaves; raises BackendError when the library has to be opened again."""
     while True:
         started = time.monotonic()
         report = pool.read(time.time())
         out.write(encode(report))
         out.flush()
         if reopen.due(list(report.errors.values()), started):
-            raise ReopenError(f"devices need new handles: {'; '.join(report.errors.values())}")
+            raise BackendError(REOPEN, f"devices need new handles: {'; '.join(report.errors.values())}")
         if wait_for_parent_to_leave(started + interval_seconds - time.monotonic()):
             return
 
@@ -99,7 +108,7 @@ def main(vendor: str, settings: GpuSettings) -> int:
         serve(pool, out, settings.interval_seconds, ReopenRule(settings.reopen_seconds))
     except BackendError as error:
         print(error.sentence, file=sys.stderr, flush=True)  # noqa: T201 the parent reads it there
-        return EXIT_CODES[type(error)]
+        return FIRST_CODE + REASONS.index(error.reason if error.reason in REASONS else OTHER)
     except BrokenPipeError:
         pass
     finally:

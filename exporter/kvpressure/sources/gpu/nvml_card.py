@@ -11,7 +11,7 @@ from typing import Any
 import pynvml
 
 from kvpressure.model.samples import GpuReport, GpuSample
-from kvpressure.sources.gpu.backend import Card, GpuSettings, NoDevicesError, backend_error
+from kvpressure.sources.gpu.backend import BackendError, Card, GpuSettings
 from kvpressure.sources.gpu.nvml_calls import (
     Activity,
     Gpm,
@@ -32,9 +32,9 @@ def open_cards(settings: GpuSettings) -> Sequence[Card]:
         driver_version = pynvml.nvmlSystemGetDriverVersion()
         count = pynvml.nvmlDeviceGetCount()
     except pynvml.NVMLError as error:
-        raise backend_error(reason_of(error), f"NVML cannot be initialized: {error}") from error
+        raise BackendError(reason_of(error), f"NVML cannot be initialized: {error}") from error
     if count == 0:
-        raise NoDevicesError("the NVIDIA driver is loaded and shows no GPU to this process")
+        raise BackendError("no_devices", "the NVIDIA driver is loaded and shows no GPU to this process")
     cards: list[Card] = []
     for index in range(count):
         try:

@@ -8,9 +8,10 @@ import os
 import signal
 import sys
 import time
+from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from typing import Final
 
@@ -19,18 +20,31 @@ import structlog
 from kvpressure.config.settings.model import GpuSettings as Section
 from kvpressure.model.errors import InternalError, SourceError, TimedOutError
 from kvpressure.model.samples import GpuReport, SourceHealth
+from kvpressure.net.guard import Health
 from kvpressure.net.threads import bug
-from kvpressure.sources.gpu.backend import BACKENDS, EXIT_CODES, AbsentError, CrashedError, GpuSettings, ReopenError
-from kvpressure.sources.gpu.spawn import ChildProcess
+from kvpressure.net.waiting import cancel
+from kvpressure.sources.gpu.backend import (
+    ABSENT_REASONS,
+    BACKENDS,
+    FIRST_CODE,
+    REASONS,
+    REOPEN,
+    BackendError,
+    CrashedError,
+    GpuSettings,
+)
 from kvpressure.sources.gpu.wire import decode
 from kvpressure.sources.source import OnReport, Registration, Source
 
 GRACE_SECONDS: Final = 0.5
+KILLED_SECONDS: Final = 1.0
+POLL_SECONDS: Final = 0.01
 MAX_LEFT_BEHIND: Final = 2
-MAX_REASONS: Final = 64
-"""Each is a series; those of a child gone mad are counted as "other"."""
-
-_ENDINGS: Final = {code: kind for kind, code in EXIT_CODES.items()}
+READ_BYTES: Final = 64 * 1024
+LINE_BYTES: Final = 1024 * 1024
+REST_SECONDS: Final = 0.02
+"""After each line of the child, and each 64 KiB of what its library prints: a flood waits in the pipe."""
+STDERR_BYTES: Final = 4096
 
 log = structlog.get_logger("kvpressure.sources")
 
@@ -52,44 +66,6 @@ class DetachedError(SourceError, reason="detached"):
     """The child was ended on request."""
 
 
-class Status:
-    """The health of one source as it changes; times are unix seconds."""
-
-    def __init__(self, source: str, t: float) -> None:
-        self._errors: dict[str, int] = {}
-        self.health = SourceHealth(source, "", False, t, error="no answer yet", reason="starting")
-
-    def reported(self, t: float, report: GpuReport) -> None:
-        """Take a report. One device in trouble is enough to be down: the others' data flow all the same."""
-        newest = report.t if report.gpus else self.health.last_success
-        self.health = replace(self.health, duration_seconds=max(0.0, t - report.t), last_success=newest)
-        if not report.errors:
-            self._set(t, "", "", up=True)
-            return
-        sentences = [f"GPU {device}: {error.partition(': ')[2]}" for device, error in report.errors.items()]
-        reason = next(iter(report.errors.values())).partition(":")[0]
-        self._count(reason)
-        self._set(t, reason, "; ".join(sentences))
-
-    def failed(self, t: float, failure: SourceError) -> None:
-        """Note that the child ended. A vendor that is not there is counted once, not at every probe."""
-        if not isinstance(failure, AbsentError) or failure.reason != self.health.reason:
-            self._count(failure.reason)
-        self._set(t, failure.reason, failure.sentence)
-
-    def detached(self, t: float, request: DetachedError) -> None:
-        """Note that it is detached on request: down, and no failure."""
-        self._set(t, request.reason, request.sentence)
-
-    def _count(self, reason: str) -> None:
-        if reason not in self._errors and len(self._errors) >= MAX_REASONS:
-            reason = "other"
-        self._errors[reason] = self._errors.get(reason, 0) + 1
-
-    def _set(self, t: float, reason: str, error: str, *, up: bool = False) -> None:
-        self.health = replace(self.health, t=t, up=up, reason=reason, error=error, errors=dict(self._errors))
-
-
 class GpuSource(Source):
     """All GPUs of one vendor. `latest` is the newest report; each is also handed to `on_report`.
 
@@ -107,27 +83,31 @@ class GpuSource(Source):
         self.vendor = vendor
         self.latest: GpuReport | None = None
         self.starts = 0
+        self.pid: int | None = None
+        """Of the child, None while there is none."""
         self._settings = settings
         self._on_report = on_report
         self._clock = clock
-        self._status = Status(BACKENDS[vendor].source, clock())
-        self._child: ChildProcess | None = None
-        self._left_behind: list[ChildProcess] = []
+        self._health = Health(BACKENDS[vendor].source, "", clock(), "no answer yet")
+        self._following: asyncio.Task[SourceError] | None = None
+        self._left_behind: list[Process] = []
         self._failures_in_a_row = 0
         self._not_before = 0.0
 
     def health(self) -> tuple[SourceHealth, ...]:
-        """Return one record; its `reason` is "starting" until the first answer."""
-        return (self._status.health,)
+        """Return one record; its `reason` is "pending" until the first answer."""
+        return (self._health.latest,)
 
     def detach(self) -> None:
         """End the child, so that nothing holds the device files; it starts again after `detach_seconds`."""
+        self._not_before = asyncio.get_running_loop().time() + self._settings.detach_seconds
+        self._fail(self._detached())
+        if self._following is not None:
+            self._following.cancel()
+
+    def _detached(self) -> DetachedError:
         seconds = self._settings.detach_seconds
-        self._not_before = asyncio.get_running_loop().time() + seconds
-        request = DetachedError(f"detached on request; attaches again by itself after {seconds:g} s")
-        self._status.detached(self._clock(), request)
-        if self._child is not None:
-            self._child.lines.put_nowait(request)
+        return DetachedError(f"detached on request; attaches again by itself after {seconds:g} s")
 
     async def run(self) -> None:
         """Keep a child reporting until cancelled; the child is gone when this returns."""
@@ -141,64 +121,83 @@ class GpuSource(Source):
             try:
                 failure = await self._one_child()
             except Exception as error:  # noqa: BLE001 a bug met with one child must not end the task that keeps them
-                failure = self._fail(self._bug(error))
+                failure = self._bug(error)
+            self._fail(failure)
             self._not_before = max(self._not_before, loop.time() + self._pause(failure, loop.time() - started))
 
     def _pause(self, failure: SourceError, lived_seconds: float) -> float:
         """Return seconds until the next child, which must live longer than the longest back-off to clear the count."""
         settings = self._settings
-        if isinstance(failure, AbsentError):
+        if failure.reason in ABSENT_REASONS:
             return settings.probe_seconds
-        if lived_seconds > settings.backoff_max_seconds or isinstance(failure, ReopenError | DetachedError):
+        at_once = failure.reason in (REOPEN, DetachedError.reason)
+        if lived_seconds > settings.backoff_max_seconds or at_once:
             self._failures_in_a_row = 0
-        if isinstance(failure, ReopenError | DetachedError):
+        if at_once:
             return 0.0
         self._failures_in_a_row += 1
         doublings = min(self._failures_in_a_row - 1, 16)
         return min(settings.backoff_max_seconds, settings.backoff_min_seconds * 2.0**doublings)
 
     async def _one_child(self) -> SourceError:
-        self._left_behind = [child for child in self._left_behind if child.exit_code() is None]
+        """Follow a child to its end; return why it ended."""
+        self._left_behind = [child for child in self._left_behind if child.returncode is None]
         if len(self._left_behind) >= MAX_LEFT_BEHIND:
-            return self._fail(TimedOutError(f"{MAX_LEFT_BEHIND} killed children are still stuck in the driver"))
+            return TimedOutError(f"{MAX_LEFT_BEHIND} killed children are still stuck in the driver")
+        command, environment = child_command(self.vendor, self._settings), child_environment(self._settings)
         try:
-            child = ChildProcess(child_command(self.vendor, self._settings), child_environment(self._settings))
+            # Forked from the loop's thread: the child's parent-death signal follows the thread that made it.
+            # Its own process group, so that Ctrl-C reaches the exporter alone.
+            child = await asyncio.create_subprocess_exec(
+                *command, env=environment, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=LINE_BYTES, process_group=0
+            )
         except OSError as error:
-            return self._fail(CrashedError(f"the child process cannot be started: {error}"))
-        self._child = child
+            return CrashedError(f"the child process cannot be started: {error}")
         self.starts += 1
-        failure: SourceError = DetachedError("")  # the reason of a cancelled run: the child gets time to end
+        self.pid = child.pid
+        last_words = bytearray()
+        complaining = asyncio.create_task(_keep_tail(child, last_words))
+        self._following = asyncio.create_task(self._follow(child, last_words))
+        failure: SourceError = self._detached()
         try:
-            failure = await self._follow(child)
+            await asyncio.wait((self._following,))
+            if not self._following.cancelled():
+                failure = self._following.result()
         finally:
-            self._child = None
-            if not await child.stop(0.0 if isinstance(failure, TimedOutError) else GRACE_SECONDS):
+            following, self._following = self._following, None
+            await cancel((following, complaining))
+            self.pid = None
+            if not await _end(child, 0.0 if isinstance(failure, TimedOutError) else GRACE_SECONDS):
                 self._left_behind.append(child)
-        return self._fail(failure)
-
-    def _fail(self, failure: SourceError) -> SourceError:
-        if isinstance(failure, DetachedError):
-            self._status.detached(self._clock(), failure)
-        elif not isinstance(failure, ReopenError):
-            self._status.failed(self._clock(), failure)
         return failure
 
-    async def _follow(self, child: ChildProcess) -> SourceError:
+    def _fail(self, failure: SourceError) -> None:
+        """Note that the child ended. A vendor that is not there is counted once, not at every probe."""
+        if failure.reason == REOPEN:
+            return
+        again = failure.reason in ABSENT_REASONS and failure.reason == self._health.latest.reason
+        self._health.down(self._clock(), failure, counted=not again and not isinstance(failure, DetachedError))
+
+    async def _follow(self, child: Process, last_words: bytearray) -> SourceError:
         """Take reports until there are no more; return why."""
         seconds = self._settings.start_seconds
-        while True:
+        while child.stdout is not None:
             try:
                 async with asyncio.timeout(seconds):  # wait_for of Python 3.11 may swallow a cancellation
-                    line = await child.lines.get()
+                    line = await child.stdout.readline()
             except TimeoutError:
                 return TimedOutError(f"no reading within {seconds:g} s; the child process was killed")
-            if not isinstance(line, bytes):
-                return line or await self._explain(child)
+            except ValueError:
+                return CrashedError(f"the child process wrote a line longer than {LINE_BYTES} bytes")
+            if not line:
+                break
             try:
                 self._accept(decode(line))
             except ValueError as error:
                 return CrashedError(f"the child process wrote something else than reports: {error}")
             seconds = max(self._settings.deadline_seconds, 5 * self._settings.interval_seconds)
+            await asyncio.sleep(REST_SECONDS)
+        return await _explained(child, last_words)
 
     def _accept(self, report: GpuReport) -> None:
         self.latest = report
@@ -208,25 +207,74 @@ class GpuSource(Source):
         except Exception as error:  # noqa: BLE001 it is the callback's; the next one may be taken
             self._fail(self._bug(error))
         else:
-            self._status.reported(self._clock(), report)
+            take_report(self._health, self._clock(), report)
 
     def _bug(self, error: Exception) -> SourceError:
-        if self._status.health.reason != InternalError.reason:
-            log.error("GPU report could not be processed", source=self._status.health.source, exc_info=error)
+        if self._health.latest.reason != InternalError.reason:
+            log.error("GPU report could not be processed", source=self._health.latest.source, exc_info=error)
         return bug(error)
 
-    async def _explain(self, child: ChildProcess) -> SourceError:
-        await child.wait(GRACE_SECONDS)
-        code = child.exit_code()
-        if code in _ENDINGS:
-            return _ENDINGS[code](child.last_words())
-        if code is None:
-            return CrashedError("the child process closed its output and lives on; it was killed")
-        name = f"signal {-code}"  # the real-time ones between the first and the last have none
-        with suppress(ValueError):
-            name = signal.Signals(-code).name
-        ending = f"ended with {code}" if code >= 0 else f"was killed by {name}"
-        return CrashedError(" ".join(f"the child process {ending}. {child.last_words()}".split()))
+
+def take_report(health: Health, t: float, report: GpuReport) -> None:
+    """Note a report. One device in trouble is enough to be down: the others' data flow all the same."""
+    if report.gpus or not report.errors:
+        health.up(t, max(0.0, t - report.t))
+    if report.errors:
+        reason = next(iter(report.errors.values())).partition(":")[0]
+        sentences = (f"GPU {device}: {error.partition(': ')[2]}" for device, error in report.errors.items())
+        health.down(t, BackendError(reason, "; ".join(sentences)), max(0.0, t - report.t))
+
+
+async def _keep_tail(child: Process, tail: bytearray) -> None:
+    """Read what the child's library prints, and keep its end."""
+    while child.stderr is not None and (chunk := await child.stderr.read(READ_BYTES)):
+        tail += chunk
+        del tail[:-STDERR_BYTES]
+        await asyncio.sleep(REST_SECONDS)
+
+
+async def _explained(child: Process, last_words: bytearray) -> SourceError:
+    """Return why a child that writes no more has ended."""
+    await _gone(child, GRACE_SECONDS)
+    lines = last_words.decode(errors="replace").strip().splitlines()
+    code, said = child.returncode, lines[-1].strip() if lines else ""
+    if code is None:
+        return CrashedError("the child process closed its output and lives on; it was killed")
+    if 0 <= code - FIRST_CODE < len(REASONS):
+        return BackendError(REASONS[code - FIRST_CODE], said)
+    name = f"signal {-code}"  # the real-time ones between the first and the last have none
+    with suppress(ValueError):
+        name = signal.Signals(-code).name
+    ending = f"ended with {code}" if code >= 0 else f"was killed by {name}"
+    return CrashedError(" ".join(f"the child process {ending}. {said}".split()))
+
+
+async def _gone(child: Process, seconds: float) -> bool:
+    """Whether the child ends within `seconds`. Not `Process.wait`, which also waits for those that hold its pipes."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    while child.returncode is None:
+        if loop.time() >= until:
+            return False
+        await asyncio.sleep(POLL_SECONDS)
+    return True
+
+
+async def _end(child: Process, grace_seconds: float) -> bool:
+    """End the child's input, then kill it and all that it started. False where it is stuck in the kernel."""
+    if child.stdin is not None:
+        child.stdin.close()
+    try:
+        await _gone(child, grace_seconds)
+    finally:
+        with suppress(OSError):  # none is left, or it runs as another user
+            os.killpg(child.pid, signal.SIGKILL)
+    for stream in (child.stdout, child.stderr):  # a pipe that is not read to its end stays open
+        with suppress(TimeoutError):
+            async with asyncio.timeout(KILLED_SECONDS):
+                while stream is not None and await stream.read(READ_BYTES):
+                    pass
+    return await _gone(child, KILLED_SECONDS)
 
 
 GpuFactory = Callable[[Section, OnReport], Sequence[Source]]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -16,9 +17,8 @@ from kvpressure.model.errors import SourceError
 from kvpressure.model.kv_events import KvEvents
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.budget import BUDGET
-from kvpressure.net.guard import Guard
-from kvpressure.net.schedule import Clock
-from kvpressure.net.waiting import cancel
+from kvpressure.net.guard import Health
+from kvpressure.net.schedule import Clock, SystemClock
 from kvpressure.sources.kv_events.memory import Memory
 from kvpressure.sources.source import Known, Registration, Source
 
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from kvpressure.sources.kv_events.feed import Feed
 
 NAME: Final = "kv_events"
-INTERVAL_SECONDS: Final = 1.0
-GREETED_WITHIN_SECONDS: Final = 0.3
-"""Before the first look: most have greeted by then."""
 MAX_FEEDS: Final = 64
 """Ranks that are followed at most: a thread each."""
 AMBIGUOUS: Final = "several engines are said to publish at {}, and whose events come from there is not known"
@@ -36,10 +33,6 @@ AMBIGUOUS: Final = "several engines are said to publish at {}, and whose events 
 
 class AmbiguousError(SourceError, reason="ambiguous"):
     """Several targets have the same publisher."""
-
-
-class ConnectingError(SourceError, reason="connecting"):
-    """The publisher has not greeted yet."""
 
 
 class _Key(NamedTuple):
@@ -60,90 +53,75 @@ class _Key(NamedTuple):
         return self.settings.port + self.rank
 
 
+@dataclass(slots=True)
+class _Followed:
+    """One rank: how reading it goes, and the thread that reads, None where its address is another's too."""
+
+    health: Health
+    feed: Feed | None
+    error: SourceError | None = None
+    """The one that was counted last."""
+
+
 class KvEventsSource(Source):
     """A thread for each rank of the targets whose settings have `kv_events`; none, and no library, without any."""
 
     def __init__(self, clock: Clock | None = None) -> None:
-        self._clock = clock
+        self._clock: Clock = clock or SystemClock()
         self._memory = Memory()
         self._followed: dict[_Key, _Followed] = {}
-        self._keys: tuple[_Key, ...] = ()
-        self._changed = asyncio.Event()
-        self._tasks: dict[_Key, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Follow the known ranks until cancelled."""
+        """Wait until cancelled: threads follow the ranks, from when their targets are known."""
         try:
-            while True:
-                await self._changed.wait()
-                self._changed.clear()
-                await self._follow()
+            await asyncio.Event().wait()
         finally:
-            for followed in self._followed.values():
-                followed.stop()
-            await cancel(self._tasks.values())
+            self._follow(())
 
     def health(self) -> tuple[SourceHealth, ...]:
         """Return one record for each rank."""
-        return tuple(followed.guard.health() for followed in self._followed.values())
+        return tuple(followed.health.latest for followed in self._followed.values())
 
     def facts(self, known: Known) -> Environment:
         """Return what the events have reported, by target; from now on of the targets that are known."""
-        keys = tuple(_keys(known.targets))[:MAX_FEEDS]
-        if keys != self._keys:
-            self._keys = keys
-            self._changed.set()
-        return Environment(kv_events=self._reports())
-
-    def _reports(self) -> Mapping[str, tuple[KvEvents, ...]]:
+        self._follow(tuple(_keys(known.targets))[:MAX_FEEDS])
         reports: dict[str, tuple[KvEvents, ...]] = {}
         for key, followed in self._followed.items():
-            if (report := followed.report) is not None:
+            if (report := self._report(followed)) is not None:
                 reports[key.name] = (*reports.get(key.name, ()), report)
-        return reports
+        return Environment(kv_events=reports)
 
-    async def _follow(self) -> None:
-        gone = self._followed.keys() - set(self._keys)
-        for key in gone:
-            self._followed.pop(key).stop()
-        await cancel(self._tasks.pop(key) for key in gone)
-        for key in self._keys:
+    def _report(self, followed: _Followed) -> KvEvents | None:
+        """Return the newest report, None while nothing is read; note how reading goes."""
+        if (feed := followed.feed) is None:
+            return None
+        error, report = feed.error, feed.report
+        if error is not None:
+            if error is not followed.error:
+                followed.health.down(self._clock.wall(), error)
+            followed.error = error
+            return None
+        if report is not None:
+            followed.health.up(self._clock.wall())
+        return report
+
+    def _follow(self, keys: Sequence[_Key]) -> None:
+        for key in self._followed.keys() - set(keys):
+            if (feed := self._followed.pop(key).feed) is not None:
+                feed.stop()
+        for key in keys:
             if key not in self._followed:
-                followed = self._followed[key] = _Followed(key, self._memory, self._clock)
-                self._tasks[key] = asyncio.get_running_loop().create_task(followed.run(), name=f"{NAME} {key.name}")
+                self._followed[key] = self._begun(key)
 
-
-class _Followed:
-    """One rank: the thread that reads, and the guard that checks it every second."""
-
-    def __init__(self, key: _Key, memory: Memory, clock: Clock | None) -> None:
-        self._key, self._memory = key, memory
-        self._feed: Feed | None = None
+    def _begun(self, key: _Key) -> _Followed:
         target = key.name if key.settings.ranks == 1 else f"{key.name} rank {key.rank}"
-        self.guard = Guard[None](NAME, target, interval_seconds=INTERVAL_SECONDS, clock=clock)
-
-    @property
-    def report(self) -> KvEvents | None:
-        return None if self._feed is None or self._feed.error is not None else self._feed.report
-
-    async def run(self) -> None:
-        await self.guard.run(self._look, lambda _: None)
-
-    async def _look(self) -> None:
-        if self._key.shared:
-            raise AmbiguousError(AMBIGUOUS.format(f"{self._key.host}:{self._key.port}"))
-        if self._feed is None:
-            self._feed = _feed(self._key, self._memory)
-            self._feed.start()
-            await asyncio.sleep(GREETED_WITHIN_SECONDS)
-        if (error := self._feed.error) is not None:
-            raise error
-        if self._feed.report is None:
-            raise ConnectingError("the publisher has not greeted yet")
-
-    def stop(self) -> None:
-        if self._feed is not None:
-            self._feed.stop()
+        health = Health(NAME, target, self._clock.wall(), "the publisher has not greeted yet")
+        if key.shared:
+            health.down(self._clock.wall(), AmbiguousError(AMBIGUOUS.format(f"{key.host}:{key.port}")))
+            return _Followed(health, None)
+        feed = _feed(key, self._memory)
+        feed.start()
+        return _Followed(health, feed)
 
 
 def _keys(targets: Sequence[Target]) -> Iterator[_Key]:
@@ -171,4 +149,5 @@ SOURCE: Final = Registration[None](
     NAME,
     lambda _, wiring: [KvEventsSource(wiring.clock)],
     {NAME: "KV events of engines"},
+    logged_by_exporter=True,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -11,12 +12,12 @@ import structlog
 
 from kvpressure.config.settings.model import LogsSettings
 from kvpressure.model.environment import ContainerId, ContainerState, Environment, LogReport
-from kvpressure.model.errors import MissingError, SourceError
+from kvpressure.model.errors import MissingError, SourceError, TimedOutError
 from kvpressure.model.samples import SourceHealth
 from kvpressure.net.budget import BUDGET
 from kvpressure.net.guard import Health
 from kvpressure.net.schedule import Clock, SystemClock, Ticks, spread
-from kvpressure.net.threads import Worker
+from kvpressure.net.threads import SingleFlightThread, bug
 from kvpressure.printable import brief
 from kvpressure.sources.logs.follower import NAME, Follower
 from kvpressure.sources.logs.journal import JournalLog
@@ -53,7 +54,7 @@ class LogsSource(Source):
         self._clock: Clock = clock or SystemClock()
         self._since = self._clock.wall()
         self._tree = Tree(settings.directory, settings.link_directories)
-        self._worker = Worker(NAME)
+        self._thread = SingleFlightThread(self._sweep)
         self._share = BUDGET.share(NAME)
         self._health = Health(NAME, "", self._since)
         self._containers: tuple[ContainerState, ...] = ()
@@ -103,17 +104,20 @@ class LogsSource(Source):
         """Read all logs once. Raises nothing but cancellation."""
         if self._settings.enabled == "false":
             return
-        containers = self._containers
         began, now = self._clock.monotonic(), self._clock.wall()
-        late = f"reading the logs took more than {DEADLINE_SECONDS:g} s; still waiting"
         try:
-            swept = await self._worker.run(lambda: self._sweep(containers, now), DEADLINE_SECONDS, late)
-        except SourceError as error:
-            self._health.down(now, error)
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                swept = await self._thread.get()
+        except TimeoutError:
+            late = f"reading the logs took more than {DEADLINE_SECONDS:g} s; it hangs in the kernel"
+            self._health.down(now, TimedOutError(late))
+            return
+        except Exception as error:  # noqa: BLE001 the next sweep comes
+            self._health.down(now, bug(error))
             return
         self._swept, took, found = swept, self._clock.monotonic() - began, swept.error
         is_off = isinstance(found, MissingError) and self._settings.enabled == "auto"
-        if containers:
+        if self._containers:
             before, self._absent = self._absent, found.sentence if found is not None and is_off else ""
             if self._absent and not before:
                 log.info("pod logs are not read", reason=self._absent)
@@ -124,12 +128,15 @@ class LogsSource(Source):
 
     async def aclose(self) -> None:
         """Close everything; a thread that hangs in the kernel is left behind."""
-        with suppress(SourceError):
-            await self._worker.run(self._close, _CLOSE_SECONDS, "")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await self._thread.ended()
+                await asyncio.to_thread(self._close)
 
-    # What follows runs in the worker's thread.
+    # What follows runs in a thread.
 
-    def _sweep(self, containers: tuple[ContainerState, ...], now: float) -> _Swept:
+    def _sweep(self) -> _Swept:
+        containers, now = self._containers, self._clock.wall()
         error = self._directory_error() if containers else None
         self._choose(() if error is not None else containers)
         # The cheapest first: a log that floods, which uses up the budget, delays no other.

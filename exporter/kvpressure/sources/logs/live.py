@@ -126,61 +126,22 @@ def log_files(names: Sequence[str]) -> list[LogFile]:
     return sorted(files.values())
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A stretch of a file to read once: `head` bytes from its start and `tail` bytes before its end.
-
-    `starts_container` is true for the first piece of another start of the container.
-    """
-
-    name: str
-    head: int = 0
-    tail: int = 0
-    starts_container: bool = False
-
-
-def plan(files: Sequence[LogFile]) -> list[Piece]:
-    """Return what to read before the newest file: the end of the start before, then start and end of this one's."""
-    if not files:
-        return []
-    number = files[-1].number
-    before = [file for file in files if file.number < number]
-    rotated = [file for file in files if file.number == number and not file.live]
-    pieces = [Piece(before[-1].name, tail=TAIL_BYTES)] if before else []
-    if rotated:
-        first, last = rotated[0], rotated[-1]
-        pieces.append(Piece(first.name, HEAD_BYTES, TAIL_BYTES if first == last else 0, starts_container=True))
-        if first != last:
-            pieces.append(Piece(last.name, tail=TAIL_BYTES))
-    return pieces
-
-
-def read_piece(fd: int, piece: Piece, sink: Follower) -> int:
-    """Hand the piece's bytes to `sink` and close `fd`; gives how many. A damaged archive gives what can be unpacked.
+def read_once(fd: int, sink: Follower, *, head: int = 0, tail: int = 0, packed: bool = False) -> None:
+    """Hand the start and the end of a file to `sink`, and close `fd`; a damaged archive gives what can be unpacked.
 
     Raises OSError.
     """
-    if piece.starts_container:
-        sink.container()
     with os.fdopen(fd, "rb") as file:
-        if piece.name.endswith(".gz"):
-            return _hand_on(io.BytesIO(_unpacked(file)), piece, sink)
-        return _hand_on(file, piece, sink)
-
-
-def _hand_on(file: BinaryIO, piece: Piece, sink: Follower) -> int:
-    size, total = file.seek(0, os.SEEK_END), 0
-    whole = size <= piece.head + piece.tail
-    for start, length in [(0, size)] if whole else [(0, piece.head), (size - piece.tail, piece.tail)]:
-        if start:
-            sink.cut()
-        file.seek(start)
-        data = file.read(length)
-        if data:
-            sink.data(data, old=True)
-        total += len(data)
+        content: BinaryIO = io.BytesIO(_unpacked(file)) if packed else file
+        size = content.seek(0, os.SEEK_END)
+        whole = size <= head + tail
+        for start, length in [(0, size)] if whole else [(0, head), (size - tail, tail)]:
+            if start:
+                sink.cut()
+            content.seek(start)
+            if data := content.read(length):
+                sink.data(data, old=True)
     sink.file()
-    return total
 
 
 def _unpacked(file: BinaryIO) -> bytes:

@@ -11,8 +11,8 @@ words of a container that died are not lost.
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -20,15 +20,24 @@ from typing import TYPE_CHECKING, Final
 from kvpressure.model.environment import ContainerState
 from kvpressure.model.errors import MissingError, SourceError, UnreadableError
 from kvpressure.printable import brief
-from kvpressure.sources.logs.live import HEAD_BYTES, TAIL_BYTES, LiveFile, LogFile, Piece, log_files, plan, read_piece
+from kvpressure.sources.logs.live import HEAD_BYTES, TAIL_BYTES, LiveFile, LogFile, log_files, read_once
 from kvpressure.sources.logs.safe_open import Tree, open_named
 
 if TYPE_CHECKING:
     from kvpressure.sources.logs.follower import Follower
 
 
-class _OpenFile:
+_MAX_SWITCHES: Final = 8
+
+
+class _Log(ABC):
+    """Reads one file as it grows, then the one that follows it; not safe for use from several threads."""
+
     _live: LiveFile | None = None
+
+    @abstractmethod
+    def _follow(self) -> tuple[LiveFile, bool] | None:
+        """Return the file to go on with, and whether it is of another start of the container. Raises SourceError."""
 
     def close(self) -> None:
         """Close the file being read."""
@@ -36,7 +45,23 @@ class _OpenFile:
             self._live.close()
             self._live = None
 
-    def _following(self, open_again: Callable[[], int]) -> LiveFile | None:
+    def _read_on(self, budget: int, sink: Follower) -> None:
+        for _ in range(_MAX_SWITCHES):
+            if budget <= 0:
+                return
+            if self._live is not None:
+                budget -= self._live.read(budget, sink)
+                if not self._live.at_end():
+                    return
+            if (following := self._follow()) is None:
+                return
+            sink.file()
+            if following[1]:
+                sink.container()
+            self.close()
+            self._live = following[0]
+
+    def _replacement(self, open_again: Callable[[], int]) -> LiveFile | None:
         """Return the file that took the place of the one being read, None while there is none."""
         try:
             fd = open_again()
@@ -45,8 +70,8 @@ class _OpenFile:
         return LiveFile(fd) if self._live is None else self._live.follower(fd)
 
 
-class FileLog(_OpenFile):
-    """Reads one file as it grows; not safe for use from several threads."""
+class FileLog(_Log):
+    """Reads a file that an operator named."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -56,12 +81,12 @@ class FileLog(_OpenFile):
         """Read on, at most about `budget` bytes. Raises SourceError; what was not read comes with the next call."""
         try:
             if self._live is None:
-                budget -= self._begin(sink)
-            self._read(budget, sink)
+                self._begin(sink)
+            self._read_on(budget, sink)
         except OSError as error:
             raise UnreadableError(f"{brief(self._path)}: {brief(error.strerror or error)}") from None
 
-    def _begin(self, sink: Follower) -> int:
+    def _begin(self, sink: Follower) -> None:
         try:
             fd = open_named(self._path)
         except MissingError:
@@ -70,22 +95,13 @@ class FileLog(_OpenFile):
         size = os.fstat(fd).st_size
         if self._appeared or size <= HEAD_BYTES + TAIL_BYTES:
             self._live = LiveFile(fd, old_until=0 if self._appeared else size)
-            return 0
+            return
         self._live = LiveFile(fd, size - TAIL_BYTES, old_until=size)
-        return read_piece(open_named(self._path), Piece(self._path.name, head=HEAD_BYTES), sink)
+        read_once(open_named(self._path), sink, head=HEAD_BYTES)
 
-    def _read(self, budget: int, sink: Follower) -> None:
-        while self._live is not None and budget > 0:
-            budget -= self._live.read(budget, sink)
-            following = self._following(lambda: open_named(self._path)) if self._live.at_end() else None
-            if following is None:
-                return
-            sink.file()
-            self.close()
-            self._live = following
-
-
-_MAX_SWITCHES: Final = 8
+    def _follow(self) -> tuple[LiveFile, bool] | None:
+        following = self._replacement(lambda: open_named(self._path))
+        return None if following is None else (following, False)
 
 
 def directory_of(state: ContainerState) -> tuple[str, str]:
@@ -93,81 +109,65 @@ def directory_of(state: ContainerState) -> tuple[str, str]:
     return f"{state.id.namespace}_{state.id.pod}_{state.pod_uid}", state.id.container
 
 
-class PodLog(_OpenFile):
-    """Reads one container's files as they come; not safe for use from several threads."""
+class PodLog(_Log):
+    """Reads one container's files."""
 
     def __init__(self, tree: Tree, directory: Sequence[str]) -> None:
         self._tree = tree
         self._directory = tuple(directory)
-        self._history: deque[Piece] | None = None
+        self._files: Sequence[LogFile] = ()
         self._number = -1
 
     def read(self, budget: int, sink: Follower) -> None:
         """Read on, at most about `budget` bytes. Raises SourceError; what was not read comes with the next call."""
-        files = log_files(self._tree.names(self._directory))
-        if not files and self._live is None:
+        self._files = log_files(self._tree.names(self._directory))
+        if not self._files and self._live is None:
             raise MissingError(f"{brief('/'.join(self._directory))} holds no log yet")
-        if self._history is None and files:
-            self._begin(files)
-        budget -= self._read_history(budget, sink)
         try:
-            self._read_live(files, budget, sink)
+            if self._number < 0 and self._files:
+                self._begin(self._files, sink)
+            self._read_on(budget, sink)
         except OSError as error:
             raise UnreadableError(f"{brief('/'.join(self._directory))}: {brief(error.strerror or error)}") from None
 
     def _open(self, name: str) -> int:
         return self._tree.open_file((*self._directory, name))
 
-    def _begin(self, files: Sequence[LogFile]) -> None:
-        newest, pieces = files[-1], plan(files)
+    def _begin(self, files: Sequence[LogFile], sink: Follower) -> None:
+        """Read the end of the start before, then start and end of this one's, and go on with the newest file."""
+        newest = files[-1]
         self._number = newest.number
+        before = [file for file in files if file.number < newest.number]
+        rotated = [file for file in files if file.number == newest.number and not file.live]
+        if before:
+            self._once(before[-1], sink, tail=TAIL_BYTES)
+        sink.container()
+        if rotated:
+            self._once(rotated[0], sink, head=HEAD_BYTES, tail=TAIL_BYTES if len(rotated) == 1 else 0)
+        if len(rotated) > 1:
+            self._once(rotated[-1], sink, tail=TAIL_BYTES)
         if newest.live:
             fd = self._open(newest.name)
             size = os.fstat(fd).st_size
-            first = not any(piece.starts_container for piece in pieces)
             # One start's only file: its beginning has the size of the cache, so it is read from there.
-            head = HEAD_BYTES if first else 0
+            head = 0 if rotated else HEAD_BYTES
             offset = 0 if size <= head + TAIL_BYTES else size - TAIL_BYTES
-            pieces += [Piece(newest.name, head=head if offset else 0, starts_container=first)] if first else []
+            if offset and head:
+                self._once(newest, sink, head=head)
             self._live = LiveFile(fd, offset, old_until=size)
-        self._history = deque(pieces)
 
-    def _read_history(self, budget: int, sink: Follower) -> int:
-        done = 0
-        while self._history and done < budget:
-            piece = self._history.popleft()
-            # What was rotated away or became unreadable meanwhile is left out, and the rest is read.
-            with suppress(SourceError, OSError):
-                if piece.head or piece.tail:
-                    done += read_piece(self._open(piece.name), piece, sink)
-                elif piece.starts_container:
-                    sink.container()
-        return done
+    def _once(self, file: LogFile, sink: Follower, *, head: int = 0, tail: int = 0) -> None:
+        # What was rotated away or became unreadable meanwhile is left out, and the rest is read.
+        with suppress(SourceError, OSError):
+            read_once(self._open(file.name), sink, head=head, tail=tail, packed=file.name.endswith(".gz"))
 
-    def _read_live(self, files: Sequence[LogFile], budget: int, sink: Follower) -> None:
-        if self._history:
-            return
-        for _ in range(_MAX_SWITCHES):
-            if budget <= 0:
-                return
-            if self._live is not None:
-                budget -= self._live.read(budget, sink)
-                if not self._live.at_end():
-                    return
-            if not self._next({file.number: file.name for file in files if file.live}, sink):
-                return
-
-    def _next(self, live: Mapping[int, str], sink: Follower) -> bool:
-        """Go to the file that follows the one read to its end; false when there is none."""
+    def _follow(self) -> tuple[LiveFile, bool] | None:
+        live = {file.number: file.name for file in self._files if file.live}
         name = live.get(self._number)  # of the same start, anew
-        following = None if name is None else self._following(lambda: self._open(name))
+        if name is not None and (following := self._replacement(lambda: self._open(name))) is not None:
+            return following, False
         number = min((n for n in live if n > self._number), default=None)
-        if following is None and number is None:
-            return False
-        sink.file()
-        if following is None and number is not None:
-            following, self._number = LiveFile(self._open(live[number])), number
-            sink.container()
-        self.close()
-        self._live = following
-        return True
+        if number is None:
+            return None
+        following, self._number = LiveFile(self._open(live[number])), number
+        return following, True

@@ -1,25 +1,18 @@
-"""Opens files below a directory and never anywhere else, whatever the names and links in it say or become meanwhile.
-
-What a path leads to is first only resolved (`O_PATH`, which opens nothing: a FIFO would block, a device may act). If
-the kernel says that it lies below the directory, and it is a regular file, that very file is opened.
-"""
+"""Opens files below a directory and never anywhere else, whatever the names and links in it say or become meanwhile."""
 
 from __future__ import annotations
 
 import errno
 import os
-import stat
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 from kvpressure.model.errors import MissingError, SourceError, UnreadableError
-from kvpressure.net.open_files import NotAFileError, descriptor_of
+from kvpressure.net.open_files import NotAFileError, descriptor_at, without_foreign_links
 from kvpressure.printable import brief
 
 MAX_ENTRIES: Final = 4096
-_FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class OutsideError(SourceError, reason="outside"):
@@ -42,38 +35,29 @@ class Tree:
 
     def open_file(self, parts: Sequence[str]) -> int:
         """Return a descriptor of the regular file at `parts` below the root, open for reading. Raise SourceError."""
-        return self._open(parts, directory=False)
+        return _opened(self._resolved(parts))
 
     def names(self, parts: Sequence[str]) -> tuple[str, ...]:
         """Return names in the directory at `parts`, at most `MAX_ENTRIES`. Raises SourceError."""
-        fd = self._open(parts, directory=True)
+        path = self._resolved(parts)
         try:
-            with os.scandir(fd) as entries:
+            with os.scandir(path) as entries:
                 return tuple(entry.name for _, entry in zip(range(MAX_ENTRIES), entries, strict=False))
         except OSError as error:
-            raise _explained(error, self._shown(parts)) from None
-        finally:
-            os.close(fd)
+            raise _explained(error, path) from None
 
-    def _shown(self, parts: Sequence[str]) -> str:
-        return "/".join((self._roots[0], *parts))
-
-    def _open(self, parts: Sequence[str], *, directory: bool) -> int:
-        shown = self._shown(parts)
+    def _resolved(self, parts: Sequence[str]) -> str:
+        """Return the path that `parts` lead to. Raises OutsideError."""
+        shown = "/".join((self._roots[0], *parts))
         if any(name in ("", ".", "..") or "/" in name or "\0" in name for name in parts):
             raise OutsideError(f"{brief(shown)} is not a path below the log directory")
-        self._require_inside(os.path.realpath(shown), shown)
-        with _resolved(shown) as (path_fd, path):
-            self._require_inside(path, shown)  # links may have changed meanwhile
-            return _opened(path_fd, shown, directory=directory)
-
-    def _require_inside(self, path: str, shown: str) -> None:
-        roots = (os.path.realpath(root).rstrip("/") + "/" for root in self._roots)
-        if not path.startswith(tuple(roots)):
+        path = os.path.realpath(shown)
+        if not path.startswith(tuple(os.path.realpath(root).rstrip("/") + "/" for root in self._roots)):
             raise OutsideError(
                 f"{brief(shown)} is a symbolic link to {brief(path)}, outside of the directories that may be read;"
                 " name that directory in logs.link_directories if it is meant",
             )
+        return path
 
 
 def open_named(path: Path) -> int:
@@ -82,37 +66,26 @@ def open_named(path: Path) -> int:
     Links that the log's owner put there are not followed: the exporter may read what that user may not.
     """
     try:
-        return descriptor_of(path, foreign=True)
+        return _opened(without_foreign_links(path))
     except NotAFileError as error:
         raise NotRegularError(f"{brief(path)} is not read: {error.strerror}") from None
     except (OSError, ValueError) as error:
         raise _explained(error, str(path)) from None
 
 
-def identity(fd: int) -> tuple[int, int]:
-    """Return what identifies an open file: device and inode."""
-    info = os.fstat(fd)
-    return info.st_dev, info.st_ino
-
-
-@contextmanager
-def _resolved(path: str) -> Iterator[tuple[int, str]]:
-    """Yield an `O_PATH` descriptor of what is there, and the kernel's path of it. Raises SourceError."""
+def _opened(path: str) -> int:
     try:
-        path_fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        try:
-            yield path_fd, os.readlink(f"/proc/self/fd/{path_fd}")  # noqa: PTH115
-        finally:
-            os.close(path_fd)
+        return descriptor_at(path)
+    except NotAFileError as error:
+        raise NotRegularError(f"{brief(path)} is not read: {error.strerror}") from None
     except (OSError, ValueError) as error:
         raise _explained(error, path) from None
 
 
-def _opened(path_fd: int, shown: str, *, directory: bool = False) -> int:
-    """Return a descriptor for reading what `path_fd` is of. Raises OSError, and SourceError for no regular file."""
-    if not directory and not stat.S_ISREG(os.fstat(path_fd).st_mode):
-        raise NotRegularError(f"{brief(shown)} is not a regular file; it is not read")
-    return os.open(f"/proc/self/fd/{path_fd}", _FLAGS | (os.O_DIRECTORY if directory else 0))
+def identity(fd: int) -> tuple[int, int]:
+    """Return what identifies an open file: device and inode."""
+    info = os.fstat(fd)
+    return info.st_dev, info.st_ino
 
 
 def _explained(error: OSError | ValueError, shown: str) -> SourceError:

@@ -12,10 +12,9 @@ from typing import Any, Final
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
-from grpclib.client import Channel, Handler, UnaryUnaryMethod
+from grpclib.client import Channel, UnaryUnaryMethod
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
-from grpclib.protocol import H2Protocol
 
 from kvpressure.model.environment import ContainerId
 from kvpressure.model.errors import (
@@ -24,7 +23,6 @@ from kvpressure.model.errors import (
     MissingError,
     RefusedConnectionError,
     SourceError,
-    TooLargeError,
 )
 from kvpressure.printable import brief
 from kvpressure.sources.pod_devices.ids import ClaimDevice, ContainerDevices, KubeletAnswer, PluginDevice
@@ -87,9 +85,6 @@ _CLASSES: Final = _classes()
 ListPodResourcesRequest: Final[Any] = _CLASSES["ListPodResourcesRequest"]
 ListPodResourcesResponse: Final[Any] = _CLASSES["ListPodResourcesResponse"]
 
-MAX_ANSWER_BYTES: Final = 4 << 20
-"""What gRPC clients in Go accept by default; 110 pods with 8 devices each are 100 KB."""
-
 _NEEDS_ROOT: Final = (
     "the kubelet lets only root use it: run the exporter as user 0 (it needs no capability), "
     "or set pod_resources.enabled to false and name each engine's GPUs"
@@ -112,11 +107,10 @@ class KubeletError(SourceError):
         self.reason = reason
 
 
-async def list_devices(socket: Path, max_bytes: int = MAX_ANSWER_BYTES) -> KubeletAnswer:
+async def list_devices(socket: Path) -> KubeletAnswer:
     """Return what the kubelet behind `socket` says now; raise SourceError. The caller sets the deadline."""
-    channel = _Channel(socket, max_bytes)
     try:
-        async with channel:
+        async with Channel(path=str(socket)) as channel:
             method: UnaryUnaryMethod[Any, Any] = UnaryUnaryMethod(
                 channel, LIST, ListPodResourcesRequest, ListPodResourcesResponse
             )
@@ -126,9 +120,6 @@ async def list_devices(socket: Path, max_bytes: int = MAX_ANSWER_BYTES) -> Kubel
     except GRPCError as error:
         raise _refused(socket, error) from error
     except (StreamTerminatedError, ProtocolError, DecodeError, AssertionError, NotImplementedError) as error:
-        if channel.bytes_left < 0:
-            sentence = f"the answer of the kubelet at {socket} is larger than {max_bytes} bytes"
-            raise TooLargeError(sentence) from error
         said = brief(error) or type(error).__name__
         raise GarbageError(f"what answers at {socket} does not speak pod-resources v1: {said}") from error
 
@@ -175,30 +166,3 @@ def _refused(socket: Path, error: GRPCError) -> SourceError:
         return UnsupportedKubeletError(f"the kubelet at {socket} is older than 1.20: it has no pod-resources v1")
     reason = "rate_limited" if error.status is Status.RESOURCE_EXHAUSTED else error.status.name.lower()
     return KubeletError(reason, f"the kubelet at {socket} refused: {brief(error.message or reason)}")
-
-
-class _Channel(Channel):
-    """A channel that takes at most `max_bytes`; grpclib would collect whatever length a message claims to have."""
-
-    def __init__(self, socket: Path, max_bytes: int) -> None:
-        super().__init__(path=str(socket))
-        self.bytes_left = max_bytes
-
-    def _protocol_factory(self) -> H2Protocol:
-        return _Protocol(self, Handler(), self._config, self._h2_config)
-
-
-class _Protocol(H2Protocol):
-    def __init__(self, channel: _Channel, *args: Any) -> None:
-        super().__init__(*args)
-        self._channel = channel
-
-    def data_received(self, data: bytes) -> None:
-        self._channel.bytes_left -= len(data)
-        if self._channel.bytes_left < 0:
-            self.processor.close("too large")
-            return
-        try:
-            super().data_received(data)
-        except Exception as error:  # noqa: BLE001 - h2 and grpclib raise many kinds for bytes that are not HTTP/2
-            self.processor.close(f"not HTTP/2: {type(error).__name__}")

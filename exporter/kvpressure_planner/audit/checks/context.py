@@ -119,21 +119,21 @@ def flag_fix(engine: Engine, option: str, value: str, why: str) -> str:
     if not option:
         return ""
     name = f"--{option}"
-    chart, variable = engine.declared.chart, engine.runtime.kserve.arguments
+    chart, variable = engine.chart, engine.runtime.kserve.arguments
     word = f"{name}={value}"
     if chart is not None:
         # Arguments come after what the chart's own keys make, so they win.
         keys = {flag: key for key, flag in chart.flags.items()}
         key = None if _has(engine, chart.config, chart.extra, name) else keys.get(name)
         return f"{key}: {value}  # in {chart.config}; {why}" if key else f"- {quoted(word)}  # in {chart.extra}; {why}"
-    if engine.declared.style in {"config", "kwargs"}:
-        inside = "in engine_kwargs; " if engine.declared.style == "kwargs" else ""
+    if engine.style in {"config", "kwargs"}:
+        inside = "in engine_kwargs; " if engine.style == "kwargs" else ""
         return f"{option.replace('-', '_') if inside else option}: {value}  # {inside}{why}"
-    if engine.declared.style == "env" and variable:
+    if engine.style == "env" and variable:
         if _has(engine, "env", variable):
             return f"{shlex.join([word])}  # append to {variable}; {why}"
         return f"- name: {variable}  # one value for all flags; {why}\n  value: {quoted(shlex.join([word]))}"
-    return shlex.join([word]) if engine.declared.style == "shell" else f"- {quoted(word)}  # {why}"
+    return shlex.join([word]) if engine.style == "shell" else f"- {quoted(word)}  # {why}"
 
 
 def _has(engine: Engine, *path: str) -> bool:

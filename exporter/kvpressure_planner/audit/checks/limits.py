@@ -314,7 +314,7 @@ def options_known(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 
 
     One that it does not have ends the server before it starts, and a newer image may have fewer.
     """
-    audit, used = engine.runtime.audit, engine.reading.options
+    audit, used = engine.runtime.audit, {**engine.reading.options, **engine.reading.unclear}
     gone = {name: versions for name, versions in audit.removed.items() if name in used}
     if not gone:
         hidden = engine.reading.hidden

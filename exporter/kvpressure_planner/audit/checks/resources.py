@@ -16,7 +16,7 @@ from kvpressure_planner.audit.manifests import get, mapping, text
 from kvpressure_planner.audit.model import Once, Verdict
 from kvpressure_planner.audit.places import KSERVE
 from kvpressure_planner.audit.sizing import Sized
-from kvpressure_planner.capacity.smallest import smallest_tensor_parallel
+from kvpressure_planner.capacity.capacity_plan import smallest_tensor_parallel
 
 _LIMIT: Final = "gpu_memory_utilization"
 _ENOUGH: Final = 2
@@ -43,7 +43,9 @@ def memory_share(engine: Engine, context: Context) -> Verdict:
         return Verdict("pass", reason, place=engine.option_place(flags.sizes_pool))
     if why := engine.reading.unclear.get(flags.sizes_pool):
         return Verdict("unknown", why)
-    if (verdict := undecided(engine, _LIMIT) or _not_modelled(engine)) is not None:
+    not_modelled = Verdict("unknown", f"how {engine.runtime.title} fills a GPU's memory is not known here")
+    by_memory = engine.runtime.planning.by_memory
+    if (verdict := undecided(engine, _LIMIT) or (None if by_memory else not_modelled)) is not None:
         return verdict
     limit, default = engine.reading.limits.get(_LIMIT), engine.runtime.planning.memory_share
     share = default if limit is None else limit.value
@@ -55,11 +57,6 @@ def memory_share(engine: Engine, context: Context) -> Verdict:
     if isinstance(sized, str):
         return Verdict("pass", f"{shown}, at most {number(most)}")
     return _measured(engine, sized, shown)
-
-
-def _not_modelled(engine: Engine) -> Verdict | None:
-    reason = f"how {engine.runtime.title} fills a GPU's memory is not known here"
-    return None if engine.runtime.planning.by_memory else Verdict("unknown", reason)
 
 
 def _measured(engine: Engine, sized: Sized, shown: str) -> Verdict:
@@ -115,11 +112,13 @@ def gpus(engine: Engine, context: Context) -> Verdict:  # noqa: ARG001 - every c
     needed, requested = _ranks(engine), engine.resources.gpus
     if needed is None:
         return _unknown_ranks(engine)
-    if not requested and _on_cpu(engine):
+    device = engine.reading.options.get("device")
+    if not requested and (_CPU.search(engine.image) is not None or (device is not None and device.text == "cpu")):
         return Verdict("pass", "an image for CPUs")
     if requested is None:
         return Verdict("unknown", f"the command needs {needed}; how many it gets is not given here")
-    if engine.item.kind and _only_requested(engine):
+    limits, requests = (mapping(get(engine.resources.requested, kind)) for kind in ("limits", "requests"))
+    if engine.item.kind and engine.resources.gpu_key in requests and engine.resources.gpu_key not in limits:
         reason = f"{engine.resources.gpu_key} is requested without a limit, which Kubernetes refuses"
         return Verdict("fail", reason, f"limits:\n  {engine.resources.gpu_key}: {needed}")
     if requested in {ALL, AS_NEEDED}:
@@ -138,16 +137,6 @@ def _none_requested(engine: Engine, needed: int) -> Verdict:
     return Verdict(
         "fail", reason, _GIVEN if engine.resources.deployer is COMPOSE else f"{key}: {needed}" if key else ""
     )
-
-
-def _on_cpu(engine: Engine) -> bool:
-    device = engine.reading.options.get("device")
-    return _CPU.search(engine.image) is not None or (device is not None and device.text == "cpu")
-
-
-def _only_requested(engine: Engine) -> bool:
-    limits, requests = (mapping(get(engine.resources.requested, kind)) for kind in ("limits", "requests"))
-    return engine.resources.gpu_key in requests and engine.resources.gpu_key not in limits
 
 
 def _compared(engine: Engine, needed: int, requested: int | str) -> Verdict:
@@ -254,7 +243,7 @@ def memory_request(engine: Engine, context: Context) -> Verdict | None:
         return Verdict("pass", "it is in no pod: it has its machine's, and nothing evicts it")
     if not engine.resources.at:
         return None
-    if engine.declared.style == "values":
+    if engine.style == "values":
         key, written = "requestMemory", "requestMemory: {}Gi"
     elif not engine.item.kind and engine.resources.deployer not in CHARTS:
         key = "deploy.resources.reservations.memory"

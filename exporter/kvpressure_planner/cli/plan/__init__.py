@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -48,9 +48,6 @@ from kvpressure_planner.cli.plan.report import (
     sessions_of,
     with_lengths,
 )
-
-if TYPE_CHECKING:
-    from kvpressure_planner.cli.plan.engine import LiveLengths
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _TOKENS = click.FloatRange(1, 10_000_000)
@@ -170,7 +167,7 @@ def _from_model(options: Mapping[str, Any]) -> tuple[Runtime, str, Plan]:
     if not runtime.planning.by_memory:
         raise RefusedError([f"{runtime.title}: how its cache follows from the memory of a GPU is not known here"])
     memory = _memory(options, runtime)
-    traffic = _traffic(options)
+    traffic = _traffic(options, {})
     geometry = _geometry(options, with_weights=memory.weights_bytes is memory.kv_cache_bytes is None)
     cost = _cost(geometry, options, BLOCK_TOKENS)
     longest = options["max_model_len"]
@@ -186,7 +183,7 @@ def _from_model(options: Mapping[str, Any]) -> tuple[Runtime, str, Plan]:
 
 
 def _from_engine(options: Mapping[str, Any]) -> tuple[Runtime, str, Plan]:
-    title, shape = "an engine with the KV cache size given", None
+    title, shape = "an engine with the KV cache size given", dict[str, float | None]()
     pool, runtime = TokenPool(options["kv_cache_tokens"] or 0, BLOCK_TOKENS), named(options["runtime"])
     running = Running(pool, options["max_model_len"], runtime=runtime)
     if options["url"] is not None:
@@ -194,7 +191,7 @@ def _from_engine(options: Mapping[str, Any]) -> tuple[Runtime, str, Plan]:
         from kvpressure_planner.cli.plan.engine import read_engine  # noqa: PLC0415
 
         engine = read_engine(options["url"], {**options, "context": None}, options["duration"])
-        title, shape, running = engine.title, engine.shape, engine.running
+        title, shape, running = engine.title, dict(engine.shape), engine.running
     if options["gpu_memory_utilization"] is not None:
         running = replace(running, gpu_memory_utilization=options["gpu_memory_utilization"])
     known = options["model_config"] is not None or options["model"] is not None
@@ -277,10 +274,10 @@ def _memory(options: Mapping[str, Any], runtime: Runtime) -> Memory:
     )
 
 
-def _traffic(options: Mapping[str, Any], shape: LiveLengths | None = None) -> PlannedTraffic:
+def _traffic(options: Mapping[str, Any], shape: Mapping[str, float | None]) -> PlannedTraffic:
     """Return the traffic of the options, completed from the engine's own."""
     names = ("prompt_p95", "output_p95", "prompt_p50", "output_p50", "concurrency", "burstiness", "held_now")
-    known = {name: options.get(name) or getattr(shape, name, None) for name in names}
+    known = {name: options.get(name) or shape.get(name) for name in names}
     prompt, output = known.pop("prompt_p95"), known.pop("output_p95")
     if prompt is None or output is None:
         lacking = [flag for flag, value in (("--prompt-p95", prompt), ("--output-p95", output)) if value is None]

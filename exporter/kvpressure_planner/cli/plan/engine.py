@@ -22,28 +22,16 @@ from kvpressure_planner.capacity.capacity_plan import Running
 
 
 @dataclass(frozen=True, slots=True)
-class LiveLengths:
-    """Lengths of finished requests in tokens, None before the first.
-
-    `concurrency` are the requests in flight on the rank with most of them, `held_now` the mean KV tokens of its running
-    requests; None when idle.
-    """
-
-    prompt_p50: float | None = None
-    prompt_p95: float | None = None
-    output_p50: float | None = None
-    output_p95: float | None = None
-    concurrency: float | None = None
-    held_now: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class LiveEngine:
-    """One target for a plan: the data-parallel rank with the smallest pool."""
+    """One target for a plan: the data-parallel rank with the smallest pool.
+
+    `shape` has fields of `PlannedTraffic`: lengths of finished requests, None before the first, and of the rank with
+    most requests those in flight and the mean KV tokens of the running ones, None when idle.
+    """
 
     title: str
     running: Running
-    shape: LiveLengths
+    shape: Mapping[str, float | None]
 
 
 def read_engine(address: str, options: Mapping[str, Any], seconds: float = 0.0) -> LiveEngine:
@@ -96,28 +84,23 @@ def _capacity(engine: EngineSample) -> int:
     return (engine.cache.capacity_tokens if engine.cache else None) or 0
 
 
-def _shape(engines: Sequence[EngineSample], earlier: Sequence[EngineSample], longest: int | None) -> LiveLengths:
+def _shape(
+    engines: Sequence[EngineSample], earlier: Sequence[EngineSample], longest: int | None
+) -> dict[str, float | None]:
     before = {(engine.model_name, engine.engine): engine for engine in earlier}
     pairs = [(engine, before.get((engine.model_name, engine.engine))) for engine in engines]
     fullest = max(engines, key=_in_flight)
-    prompts, outputs = (_finished(pairs, f"request_{kind}_tokens") for kind in ("prompt", "output"))
-    return LiveLengths(
-        prompt_p50=_length(prompts, 0.5, longest),
-        prompt_p95=_length(prompts, 0.95, longest),
-        output_p50=_length(outputs, 0.5, longest),
-        output_p95=_length(outputs, 0.95, longest),
-        concurrency=_in_flight(fullest) or None,
-        held_now=_kv_tokens_per_request(fullest),
-    )
+    usage, running = fullest.gauges.get("kv_usage"), fullest.gauges.get("running")
+    held = usage * _capacity(fullest) / running if usage is not None and running else None
+    shape = {"concurrency": _in_flight(fullest) or None, "held_now": held}
+    for kind in ("prompt", "output"):
+        finished = _finished(pairs, f"request_{kind}_tokens")
+        shape |= {f"{kind}_p{percent}": _length(finished, percent / 100, longest) for percent in (50, 95)}
+    return shape
 
 
 def _in_flight(engine: EngineSample) -> float:
     return engine.gauges.get("running", 0.0) + engine.gauges.get("waiting", 0.0)
-
-
-def _kv_tokens_per_request(engine: EngineSample) -> float | None:
-    usage, running = engine.gauges.get("kv_usage"), engine.gauges.get("running")
-    return usage * _capacity(engine) / running if usage is not None and running else None
 
 
 def _length(histogram: HistogramSample | None, q: float, longest: int | None) -> float | None:

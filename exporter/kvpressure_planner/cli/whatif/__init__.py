@@ -18,10 +18,9 @@ from kvpressure.kubernetes.objects.references import is_reference
 from kvpressure.model.errors import SourceError
 from kvpressure.runtimes.registry import ASSUMED, NAMES
 from kvpressure.simulation.config_changes import ConfigChange
-from kvpressure.simulation.consequences import compared, over_load
-from kvpressure.simulation.described import DescriptionError
-from kvpressure.simulation.search import SearchResult, search
 from kvpressure.simulation.steps import UnknownError
+from kvpressure_planner.capacity.comparison import SearchResult, compared, over_load, search
+from kvpressure_planner.capacity.described import DescriptionError
 from kvpressure_planner.cli.whatif.changes import changes, names
 from kvpressure_planner.cli.whatif.report import draw, json_of, table_report
 from kvpressure_planner.cli.whatif.source import Source, onto_of, source_of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final, NoReturn
 
@@ -16,26 +17,13 @@ from kvpressure.simulation import config_changes as to
 from kvpressure.simulation.consequences import Model
 from kvpressure.simulation.step_table import CardSteps
 
-_OWN: Final = {
-    "max-input-tokens": "cap_prompt",
-    "max-output-tokens": "cap_output",
-    "replicas": "add_replica",
-    "kv-cache-tokens": "kv_cache_tokens",
-    "sessions": to.SESSIONS,
-    "sticky-replicas": to.STICKY,
-    "gpu": to.GPU,
-}
-"""Names that are not flags of a server, with their kind of change."""
-_FLAGS: Final = ("max_num_seqs", to.STEP, "max_model_len", to.MEMORY, KV_DTYPE, "watermark", to.OFFLOAD)
 _READ_AS: Final = {"watermark": "kv_watermark_ratio"}
 
 
 def names(runtime: Runtime) -> dict[str, str]:
     """Return the names that may be set, with their kind of change."""
-    flags = {
-        runtime.advice.flags.limits[kind].lstrip("-"): kind for kind in _FLAGS if kind in runtime.advice.flags.limits
-    }
-    return flags | _OWN
+    flags = runtime.advice.flags.limits
+    return {own or flags[kind].lstrip("-"): kind for kind, (own, _) in _KINDS.items() if own or kind in flags}
 
 
 def changes(
@@ -62,11 +50,8 @@ def changes(
         kind = known[plain]
         if kind in made:
             raise click.UsageError(f"--set {text}: {plain} is set twice")
-        setting = _Given(text, value.strip(), kind, runtime, limits, model)
-        if kind == to.GPU:
-            made[kind] = onto(setting.value) if onto else setting.refuse("say with --gpu which card it runs on now")
-        else:
-            made[kind] = _MAKE[kind](setting)
+        _, make = _KINDS[kind]
+        made[kind] = make(_Given(text, value.strip(), kind, runtime, limits, model, onto))
     _check_start(list(made.values()), runtime, model)
     return list(made.values())
 
@@ -78,12 +63,17 @@ def written(change: to.ConfigChange, runtime: Runtime) -> str:
     return f"{name}={value}"
 
 
+@dataclass(frozen=True, slots=True)
 class _Given:
     """One setting to read, and its context."""
 
-    def __init__(self, text: str, value: str, kind: str, runtime: Runtime, limits: Limits, model: Model) -> None:
-        self.text, self.value, self.kind = text, value, kind
-        self.runtime, self.limits, self.model = runtime, limits, model
+    text: str
+    value: str
+    kind: str
+    runtime: Runtime
+    limits: Limits
+    model: Model
+    onto: Callable[[str], to.ConfigChange] | None
 
     def count(self) -> int:
         """Return a positive whole number."""
@@ -148,21 +138,27 @@ def _replicas(given: _Given) -> to.ConfigChange:
     return to.replicas(total) if total <= 100 * to.MAX_REPLICAS else given.refuse("give at most 800")
 
 
-_MAKE: Final[Mapping[str, Callable[[_Given], to.ConfigChange]]] = {
-    "max_num_seqs": lambda given: to.sequences(int(given.limit())),
-    to.STEP: lambda given: to.step_tokens(int(given.limit())),
-    "max_model_len": lambda given: to.cap_total(int(given.limit())),
-    to.MEMORY: _memory,
-    KV_DTYPE: _kv_dtype,
-    "watermark": lambda given: to.watermark(given.limit()),
-    "cap_prompt": lambda given: to.cap_prompt(given.count()),
-    "cap_output": lambda given: to.cap_output(given.count()),
-    "add_replica": _replicas,
-    "kv_cache_tokens": _pool,
-    to.OFFLOAD: _tier,
-    to.SESSIONS: lambda given: to.sessions(_of_sessions(given)),
-    to.STICKY: lambda given: to.sticky(_of_sessions(given)),
+def _gpu(given: _Given) -> to.ConfigChange:
+    return given.onto(given.value) if given.onto else given.refuse("say with --gpu which card it runs on now")
+
+
+_KINDS: Final[Mapping[str, tuple[str, Callable[[_Given], to.ConfigChange]]]] = {
+    "max_num_seqs": ("", lambda given: to.sequences(int(given.limit()))),
+    to.STEP: ("", lambda given: to.step_tokens(int(given.limit()))),
+    "max_model_len": ("", lambda given: to.cap_total(int(given.limit()))),
+    to.MEMORY: ("", _memory),
+    KV_DTYPE: ("", _kv_dtype),
+    "watermark": ("", lambda given: to.watermark(given.limit())),
+    to.OFFLOAD: ("", _tier),
+    "cap_prompt": ("max-input-tokens", lambda given: to.cap_prompt(given.count())),
+    "cap_output": ("max-output-tokens", lambda given: to.cap_output(given.count())),
+    "add_replica": ("replicas", _replicas),
+    "kv_cache_tokens": ("kv-cache-tokens", _pool),
+    to.SESSIONS: ("sessions", lambda given: to.sessions(_of_sessions(given))),
+    to.STICKY: ("sticky-replicas", lambda given: to.sticky(_of_sessions(given))),
+    to.GPU: ("gpu", _gpu),
 }
+"""Kinds of changes: the name of one that is no flag of a server, and how it is made."""
 
 
 def _check_start(made: Sequence[to.ConfigChange], runtime: Runtime, model: Model) -> None:

@@ -23,10 +23,10 @@ from kvpressure.printable import clean
 from kvpressure.runtimes.runtime import Runtime
 from kvpressure.simulation import steps
 from kvpressure.simulation.config_changes import MAX_REPLICAS, OFFLOAD, TIER_BYTES_PER_SECOND
-from kvpressure.simulation.consequences import Figures, Point, Row, Span
-from kvpressure.simulation.search import SearchResult
+from kvpressure.simulation.consequences import Figures, Span
 from kvpressure.simulation.server import Demand
 from kvpressure.simulation.sessions import Sessions
+from kvpressure_planner.capacity.comparison import Point, Row, SearchResult
 from kvpressure_planner.cli.whatif.changes import written
 from kvpressure_planner.cli.whatif.source import Source
 

@@ -27,11 +27,11 @@ from kvpressure.runtimes.runtime import Runtime
 from kvpressure.simulation.calibrate import Given
 from kvpressure.simulation.config_changes import ConfigChange
 from kvpressure.simulation.consequences import Model
-from kvpressure.simulation.described import MeanAndP95, Traffic, alternatives, within_caps
 from kvpressure.simulation.hits import has_sessions
 from kvpressure.simulation.models import model_of, model_with_sessions, modelled
 from kvpressure.simulation.server import STEP_TOKENS, Server, StepSeconds, StepTimes
 from kvpressure.simulation.steps import UnknownError
+from kvpressure_planner.capacity.described import MeanAndP95, Traffic, alternatives, model_under, within_caps
 from kvpressure_planner.cli.cards import OnCard, on_card, onto
 
 MAX_ERRORS = 3
@@ -115,7 +115,9 @@ def _modelled(
             why = f"{error}"
     try:
         given = Given(view.observed, limits, thresholds, card=table)
-        return model_of(given, limit_seconds=within, traffic=traffic), why
+        if traffic is not None:
+            return model_under(given, traffic, limit_seconds=within), why
+        return model_of(given, limit_seconds=within), why
     except UnknownError as error:
         raise UnknownError(why or f"{error}") from error
 

@@ -1,7 +1,5 @@
 """The settings of Kubernetes: what is refused, and label selectors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What may be written under `logs` and `host`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from kvpressure.config.settings.section import fields_of
 from kvpressure.config.strict_yaml import GONE
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.daemon.node_sources import settings_model
+from tests.support.expectations import expected, fixtures
 from tests.support.settings_reference import meaning, settings_reference, type_name
 from tests.support.tools import ROOT
 
@@ -95,7 +94,6 @@ def test_every_key_outside_lists_has_an_environment_variable_that_sets_it() -> N
     settings = load_settings({}, environ)
     assert settings.gpu.vendors == ("amd", "nvidia")
     assert settings.poll.basic_auth is not None
-    assert settings.poll.tls is not None
     assert settings.poll.tls.insecure_skip_verify
     assert settings.limits.max_engines == 9
     assert not settings.single_machine
@@ -305,3 +303,11 @@ def test_what_was_meant_is_looked_for_only_where_it_is_shown(tmp_path: Path, mon
     with pytest.raises(ConfigError, match="2900 more problems"):
         load_thresholds(text)
     assert len(looked) == 100
+
+
+@pytest.mark.parametrize("path", fixtures("settings"), ids=lambda path: path.stem)
+def test_a_bad_file_is_reported_whole_with_the_line_of_every_problem(path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_settings({"--config.file": str(path)}, {})
+    assert sorted(map(str, caught.value.problems)) == sorted(expected(path))
+    assert "hunter2" not in str(caught.value)

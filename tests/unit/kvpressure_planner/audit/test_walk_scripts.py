@@ -67,6 +67,10 @@ def test_the_gpus_of_a_container_are_those_passed_to_it(gpus: str, expected: tup
         ("podman run --device nvidia.com/gpu=0 --device nvidia.com/gpu=1 vllm/vllm-openai --model x -tp 2", "pass"),
         ("docker run vllm/vllm-openai --model x", "fail"),
         ("docker run --privileged vllm/vllm-openai --model x", "unknown"),
+        ("#!/bin/sh\n#SBATCH --gres=gpu:2\nTP=$(nvidia-smi -L | wc -l)\nvllm serve x -tp $TP", "pass"),
+        ("#!/bin/sh\n#SBATCH --gres=gpu:2\nvllm serve x -tp $SLURM_GPUS_ON_NODE", "pass"),
+        ("#!/bin/sh\n#SBATCH --gres=gpu:2\nvllm serve x -tp $(nvidia-smi --format=csv | wc -l)", "unknown"),
+        ("vllm serve x -tp $(nvidia-smi -L | wc -l)", "unknown"),
     ],
 )
 def test_the_gpus_of_a_process_are_those_that_it_sees(script: str, status: str) -> None:

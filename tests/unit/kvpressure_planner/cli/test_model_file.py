@@ -14,6 +14,7 @@ from tests.support.models import MODELS
         "Qwen/Qwen3-30B-A3B",
         "qwen/qwen3-30b-a3b",
         "hf://Qwen/Qwen3-30B-A3B",
+        "/root/.cache/huggingface/hub/models--Qwen--Qwen3-30B-A3B/snapshots/1a2b3c",
         "hf://Qwen/Qwen3-30B-A3B:main",
         "/models/Qwen3-30B-A3B/",
         "s3://bucket/models/Qwen3-30B-A3B",

@@ -291,7 +291,7 @@ def test_ranks_are_planned_one_by_one_from_the_traffic_of_all() -> None:
     engine = engine_on(page, "here")
     assert engine.title.endswith("at here, for each of 2 ranks")
     assert engine.running.pool.capacity_tokens == 8192 - 32
-    assert engine.shape.prompt_p95 is not None
+    assert engine.shape["prompt_p95"] is not None
 
 
 def test_a_page_without_a_capacity_names_the_fields_it_lacks() -> None:

@@ -1,7 +1,5 @@
 """Every vLLM version from 0.6 to 0.33, in every spelling of its names."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 
@@ -9,7 +7,6 @@ import pytest
 
 from kvpressure.engines.reader import PageReader
 from kvpressure.model.samples import EnginePage
-from kvpressure.runtimes import table as signals
 from kvpressure.runtimes.vllm.metrics import (
     ALL_NAMES,
     COUNTERS,
@@ -20,6 +17,7 @@ from kvpressure.runtimes.vllm.metrics import (
     SERVER_GAUGES,
     VLLM,
 )
+from tests.support import signal_names as signals
 from tests.support.pages import SINGLES, filtered, inventory, made, signal_table, single, trace
 from tests.support.tools import GOLDEN
 

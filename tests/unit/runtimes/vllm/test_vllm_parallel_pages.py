@@ -10,8 +10,6 @@ again, not how many there are. Guessed: the numbers, and a page whose capacity c
 (vllm#56492 could not be read): its labels are exchanged, or the old series stays beside the new one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 

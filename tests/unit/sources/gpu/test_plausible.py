@@ -12,24 +12,20 @@ GIB = 2**30
 INT64_MAX = 2**63 - 1
 
 
-@pytest.mark.parametrize(("percent", "ratio"), [(0, 0.0), (37, 0.37), (100, 1.0)])
-def test_a_percentage_becomes_a_ratio(percent: float, ratio: float) -> None:
+ODD = (4294967295, 101, -1, math.nan, math.inf, INT64_MAX)
+
+
+@pytest.mark.parametrize(
+    ("percent", "ratio", "rejected"),
+    [
+        *[(0, 0.0, {}), (37, 0.37, {}), (100, 1.0, {}), (None, None, {})],
+        *((percent, None, {"utilization_out_of_range": 1}) for percent in ODD),
+    ],
+)
+def test_a_percentage_is_a_ratio_or_absent_and_counted_where_it_cannot_be(percent, ratio, rejected) -> None:
     sieve = Sieve()
     assert sieve.share(percent) == ratio
-    assert sieve.rejected == {}
-
-
-@pytest.mark.parametrize("percent", [4294967295, 101, -1, math.nan, math.inf, INT64_MAX])
-def test_a_percentage_that_cannot_be_is_absent_and_counted(percent: float) -> None:
-    sieve = Sieve()
-    assert sieve.share(percent) is None
-    assert sieve.rejected == {"utilization_out_of_range": 1}
-
-
-def test_a_percentage_that_is_not_known_is_absent_and_not_counted() -> None:
-    sieve = Sieve()
-    assert sieve.share(None) is None
-    assert sieve.rejected == {}
+    assert sieve.rejected == rejected
 
 
 def test_bad_samples_are_taken_out_and_the_good_ones_stay_in_order() -> None:
@@ -48,21 +44,16 @@ def test_bad_samples_are_taken_out_and_the_good_ones_stay_in_order() -> None:
         (1 * GIB, 0, (None, None), "memory_total_out_of_range"),
         (1 * GIB, INT64_MAX, (None, None), "memory_total_out_of_range"),
         (1 * GIB, math.nan, (None, None), "memory_total_out_of_range"),
+        (None, None, (None, None), None),
+        (None, 80 * GIB, (None, 80 * GIB), None),
     ],
 )
-def test_memory_that_cannot_be_is_absent_and_counted(
-    used: float, total: float, kept: tuple[float | None, float | None], reason: str
+def test_memory_that_cannot_be_is_absent_and_counted_and_what_is_not_known_is_only_absent(
+    used: float | None, total: float | None, kept: tuple[float | None, float | None], reason: str | None
 ) -> None:
     sieve = Sieve()
     assert sieve.memory(used, total) == kept
-    assert sieve.rejected == {reason: 1}
-
-
-def test_memory_that_is_not_known_is_absent_and_not_counted() -> None:
-    sieve = Sieve()
-    assert sieve.memory(None, None) == (None, None)
-    assert sieve.memory(None, 80 * GIB) == (None, 80 * GIB)
-    assert sieve.rejected == {}
+    assert sieve.rejected == ({reason: 1} if reason else {})
 
 
 def test_a_sample_from_the_future_or_from_before_time_is_refused() -> None:

@@ -11,8 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvpressure.model.samples import GpuReport, GpuSample
+from kvpressure.net.guard import Health
 from kvpressure.sources.gpu.child import encode
-from kvpressure.sources.gpu.process import Status
+from kvpressure.sources.gpu.process import take_report
 from kvpressure.sources.gpu.record import Redactor
 from kvpressure.sources.gpu.wire import decode
 from tests.support.tools import FIXTURES
@@ -130,7 +131,7 @@ def test_whatever_stands_in_a_report_it_is_one_or_it_is_refused(place: tuple[str
         shares = [*gpu.utilization, gpu.sm_active_ratio, gpu.tensor_active_ratio, gpu.dram_active_ratio]
         assert all(type(share) is float and 0 <= share <= 1 for share in shares if share is not None)
     assert all(type(count) is int and count >= 0 for count in report.rejected.values())
-    Status("nvml", 0.0).reported(3.0, report)
+    take_report(Health("nvml", "", 0.0), 3.0, report)
     assert decode(encode(report)) == report
 
 
@@ -143,8 +144,8 @@ def test_a_thousand_brackets_are_no_report() -> None:
 
 
 def test_a_child_cannot_make_as_many_series_as_it_likes() -> None:
-    status = Status("nvml", 0.0)
+    health = Health("nvml", "", 0.0)
     for number in range(1000):
-        status.reported(1.0, GpuReport(1.0, (), errors={"0": f"reason_{number}: no"}))
-    assert len(status.health.errors) == 65
-    assert sum(status.health.errors.values()) == 1000
+        take_report(health, 1.0, GpuReport(1.0, (), errors={"0": f"reason_{number}: no"}))
+    assert len(health.latest.errors) == 65
+    assert sum(health.latest.errors.values()) == 1000

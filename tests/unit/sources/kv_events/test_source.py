@@ -40,7 +40,6 @@ def _fake(monkeypatch):
 
     FakeFeed.made = []
     monkeypatch.setattr(feed, "Feed", FakeFeed)
-    monkeypatch.setattr(module, "INTERVAL_SECONDS", 0.02)
 
 
 def target(name: str = "a", **settings) -> Target:
@@ -51,6 +50,7 @@ def target(name: str = "a", **settings) -> Target:
 async def running(*targets: Target):
     source = KvEventsSource()
     task = asyncio.create_task(source.run())
+    await asyncio.sleep(0)
     source.facts(Known(targets))
     try:
         yield source
@@ -64,14 +64,6 @@ def of(port: int) -> FakeFeed:
     return next(one for one in FakeFeed.made if one.address.port == port)
 
 
-async def until(holds) -> None:
-    for _ in range(1000):
-        if holds():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it does not come")
-
-
 async def test_without_a_target_that_says_so_nothing_is_followed():
     plain = Target("a", "http://engine.example:8000")
     async with running(plain) as source:
@@ -82,45 +74,45 @@ async def test_without_a_target_that_says_so_nothing_is_followed():
 
 
 async def test_each_rank_is_followed_at_a_port_of_its_own():
-    async with running(target(port=6000, replay_port=7000, topic="kv", ranks=2)) as source:
-        await until(lambda: len(source.health()) == 2 and all(one.up for one in source.health()))
+    ranks = target(port=6000, replay_port=7000, topic="kv", ranks=2)
+    async with running(ranks) as source:
+        assert all(one.up for one in source.health())
         made = sorted((one.address for one in FakeFeed.made), key=lambda one: one.port)
         assert [(one.host, one.port, one.replay_port) for one in made] == [
             ("engine.example", 6000, 7000),
             ("engine.example", 6001, 7001),
         ]
         assert {one.target for one in source.health()} == {"a rank 0", "a rank 1"}
-        found = source.facts(Known((target(port=6000, replay_port=7000, topic="kv", ranks=2),))).kv_events
-        assert found == {"a": ("report of 6000", "report of 6001")}
+        assert source.facts(Known((ranks,))).kv_events == {"a": ("report of 6000", "report of 6001")}
+        assert len(FakeFeed.made) == 2
 
 
 async def test_a_target_that_is_gone_is_no_longer_followed_and_the_others_are_left_alone():
     async with running(target("a"), target("b", port=6000)) as source:
-        await until(lambda: len(FakeFeed.made) == 2)
         source.facts(Known((target("b", port=6000),)))
-        await until(lambda: of(5557).stopped)
+        assert of(5557).stopped
         assert not of(6000).stopped
         assert [one.target for one in source.health()] == ["b"]
 
 
 async def test_what_goes_wrong_is_the_health_of_that_target_and_its_report_is_gone():
-    async with running(target("a"), target("b", port=6000)) as source:
-        await until(lambda: len(FakeFeed.made) == 2)
+    targets = target("a"), target("b", port=6000)
+    async with running(*targets) as source:
         of(5557).error = HungUpError("engine.example:5557 has hung up")
-        await until(lambda: source.health()[0].reason == "hung_up" and source.health()[1].up)
-        assert [one.up for one in source.health()] == [False, True]
-        assert source.facts(Known((target("a"), target("b", port=6000)))).kv_events == {"b": ("report of 6000",)}
+        for _ in range(3):
+            assert source.facts(Known(targets)).kv_events == {"b": ("report of 6000",)}
+        assert [(one.up, one.reason) for one in source.health()] == [(False, "hung_up"), (True, "")]
+        assert source.health()[0].errors == {"hung_up": 1}
 
 
 async def test_of_engines_that_are_said_to_publish_at_one_address_none_is_read():
     async with running(target("a"), target("b"), target("c", port=6000)) as source:
-        await until(lambda: len(FakeFeed.made) == 1 and [one.reason for one in source.health()].count("ambiguous") == 2)
-        assert FakeFeed.made[0].address.port == 6000
+        assert [one.reason for one in source.health()] == ["ambiguous", "ambiguous", ""]
+        assert [feed.address.port for feed in FakeFeed.made] == [6000]
         source.facts(Known((target("a"), target("c", port=6000))))
-        await until(lambda: [one.up for one in source.health()] == [True, True])
+        assert all(one.up for one in source.health())
 
 
 async def test_no_more_are_followed_than_threads_may_be():
     async with running(*(target(str(number), port=6000 + number) for number in range(70))) as source:
-        await until(lambda: len(FakeFeed.made) >= module.MAX_FEEDS)
-        assert len(source.health()) == module.MAX_FEEDS
+        assert len(FakeFeed.made) == len(source.health()) == module.MAX_FEEDS

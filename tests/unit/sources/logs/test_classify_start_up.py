@@ -20,56 +20,56 @@ def learned(*lines: str, t: float | None = None) -> StartUp:
     return start_up
 
 
-def test_of_two_workers_the_one_with_the_least_memory_decides():
-    start_up = learned(*(LOGS / "v1-tensor-parallel.log").read_text().splitlines())
-    assert start_up.capacity_tokens == 131_072
-    assert start_up.bytes_per_token == 8 * GIB / 131_072
+def logged(name: str) -> list[str]:
+    return (LOGS / name).read_text().splitlines()
 
 
-def test_blocks_become_tokens_by_the_concurrency_that_follows():
-    start_up = learned(*(LOGS / "v0-blocks.log").read_text().splitlines())
-    assert start_up.capacity_tokens == 715 * 16
-    assert start_up.bytes_per_token == pytest.approx(2.18 * GIB / (715 * 16))
+FIXED = (
+    "Initial free memory 93.95 GiB, reserved 4.0 GiB memory for KV Cache as specified by kv_cache_memory_bytes"
+    " config and skipped memory profiling."
+)
+LEARNED = {
+    "of two workers, of the one with the least memory": (logged("v1-tensor-parallel.log"), 131_072, 8 * GIB / 131_072),
+    "blocks, by the concurrency that follows": (logged("v0-blocks.log"), 715 * 16, 2.18 * GIB / (715 * 16)),
+    "nothing of blocks alone": (["# cuda blocks: 190100, # CPU blocks: 0"], None, None),
+    "nothing of a concurrency that gives no whole block size": (
+        ["# GPU blocks: 100", "Maximum concurrency for 2048 tokens per request: 0.51x"],
+        None,
+        None,
+    ),
+    "the tokens of equal layers, not those of a rounded concurrency": (
+        ["GPU KV cache size: 20,992 tokens", "Maximum concurrency for 32,768 tokens per request: 0.64x"],
+        20_992,
+        None,
+    ),
+    "both facts of one line, as newer versions write it": (
+        ["GPU KV cache size: 1,234,567 tokens, Maximum concurrency for 8,192 tokens per request: 150.70x"],
+        1_234_567,
+        None,
+    ),
+    "memory that an operator fixed": ([FIXED, "GPU KV cache size: 65,536 tokens"], 65_536, 4 * GIB / 65_536),
+    "no bytes per token where no memory is left": (
+        ["Available KV cache memory: -2.81 GiB", "GPU KV cache size: 16,000 tokens"],
+        16_000,
+        None,
+    ),
+}
 
 
-def test_blocks_alone_say_nothing_of_tokens():
-    start_up = learned("# cuda blocks: 190100, # CPU blocks: 0")
-    assert start_up.capacity_tokens is None
-    assert start_up.bytes_per_token is None
-
-
-def test_a_concurrency_that_gives_no_whole_block_size_is_not_trusted():
-    start_up = learned("# GPU blocks: 100", "Maximum concurrency for 2048 tokens per request: 0.51x")
-    assert start_up.capacity_tokens is None
+@pytest.mark.parametrize(("lines", "capacity_tokens", "bytes_per_token"), LEARNED.values(), ids=LEARNED)
+def test_capacity_and_bytes_per_token_are_learned(lines, capacity_tokens, bytes_per_token):
+    start_up = learned(*lines)
+    assert start_up.capacity_tokens == capacity_tokens
+    assert start_up.bytes_per_token == (bytes_per_token and pytest.approx(bytes_per_token))
 
 
 def test_where_layers_differ_the_requests_that_fit_say_the_capacity():
     """Gemma 4 on vLLM 0.19: the tokens are of one kind of layer, five requests of the longest length fit."""
-    lines = (LOGS / "gemma4-start.log").read_text().splitlines()
+    lines = logged("gemma4-start.log")
     assert learned(*lines).capacity_tokens == 491_520
     assert learned(*reversed(lines)).capacity_tokens == 491_520
     joined = "GPU KV cache size: 79,344 tokens, Maximum concurrency for 98,304 tokens per request: 5.00x"
     assert learned(joined).capacity_tokens == 491_520
-
-
-def test_a_rounded_concurrency_does_not_replace_the_tokens_of_equal_layers():
-    start_up = learned("GPU KV cache size: 20,992 tokens", "Maximum concurrency for 32,768 tokens per request: 0.64x")
-    assert start_up.capacity_tokens == 20_992
-
-
-def test_one_line_with_both_facts_is_read_as_newer_versions_write_it():
-    start_up = learned("GPU KV cache size: 1,234,567 tokens, Maximum concurrency for 8,192 tokens per request: 150.70x")
-    assert start_up.capacity_tokens == 1_234_567
-    assert start_up.bytes_per_token is None
-
-
-def test_memory_that_an_operator_fixed_counts_like_profiled_memory():
-    start_up = learned(
-        "Initial free memory 93.95 GiB, reserved 4.0 GiB memory for KV Cache as specified by kv_cache_memory_bytes"
-        " config and skipped memory profiling.",
-        "GPU KV cache size: 65,536 tokens",
-    )
-    assert start_up.bytes_per_token == 4 * GIB / 65_536
 
 
 def test_an_overridden_number_of_blocks_does_not_change_what_a_token_takes():
@@ -81,11 +81,6 @@ def test_an_overridden_number_of_blocks_does_not_change_what_a_token_takes():
     )
     assert after.capacity_tokens == 16_000
     assert after.bytes_per_token == before.bytes_per_token
-
-
-def test_no_memory_left_says_nothing_of_bytes_per_token():
-    start_up = learned("Available KV cache memory: -2.81 GiB", "GPU KV cache size: 16,000 tokens")
-    assert start_up.bytes_per_token is None
 
 
 def test_a_restarted_container_keeps_the_old_numbers_until_it_says_new_ones():
