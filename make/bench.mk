@@ -7,7 +7,6 @@ bench: $(VENV)/.dev tools ## the numbers to hold, printed and written to bench/r
 bench-detection: $(VENV)/.dev tools ## how well causes are found, beside the rules people use today
 	$(BIN)/python -m bench.detection
 	PYTHONPATH=exporter $(BIN)/python -m bench.detection.others
-	PYTHONPATH=exporter $(BIN)/python -m bench.detection.objectives
 
 .PHONY: bench-advice
 bench-advice: $(VENV)/.dev ## advice on vLLM's own scheduler: predicted, done, measured; three hours of CPU, goes on where it was stopped
@@ -16,8 +15,7 @@ bench-advice: $(VENV)/.dev ## advice on vLLM's own scheduler: predicted, done, m
 
 .PHONY: bench-worlds
 bench-worlds: $(VENV)/.dev ## predictions against a foreign simulator's outcomes, open and closed arrivals apart; needs ../shared/worlds
-	PYTHONPATH=exporter $(BIN)/python -m bench.advice.worlds $(or $(WORLDS),../shared/worlds/predict)
-	PYTHONPATH=exporter $(BIN)/python -m bench.advice.first_step $(or $(WORLDS),../shared/worlds/predict)/*.jsonl.xz $(wildcard tests/fixtures/lab/*.jsonl.xz tests/fixtures/traces/*.jsonl.xz)
+	PYTHONPATH=exporter $(BIN)/python -m bench.advice.worlds $(or $(WORLDS),../shared/worlds/predict) $(wildcard tests/fixtures/lab/*.jsonl.xz tests/fixtures/traces/*.jsonl.xz)
 
 .PHONY: bench-cost
 bench-cost: $(VENV)/.dev ## lost tokens as told, beside those of the same clients with room for all (10 minutes)

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bench.advice.changes import NOTHING, Key, change, key, sets
 from bench.advice.judge import WORKERS, Case, Row, document, judged, run, summary
-from bench.advice.predict import Advised, advised, every_regime, holds
+from bench.advice.predict import NOTHING, Advised, Key, advised, change, every_regime, holds, key, sets
 from bench.scaling.worker import LAB
 from bench.written import write_part
 from tests.lab.regime import Regime

@@ -13,8 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from bench.advice.changes import Key, costs_no_more, key
-from bench.advice.predict import Advised
+from bench.advice.predict import Advised, Key, costs_no_more, key
 from bench.scaling.worker import kept_answers
 from kvpressure.model.action import Expected
 

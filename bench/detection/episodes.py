@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from bench.detection.truth import Accepted, accepted_series, observed
-from bench.simulator.load import Label, Phase
+from bench.simulator.clients import Label, Phase
 from bench.simulator.scenarios import CASES, CAUSES, PRESSURE_SECONDS, RESTART_SECONDS, calm, case, engine_of, episode
 from bench.simulator.service import Scenario, ServerDownError
 from kvpressure.engines.reader import PageReader

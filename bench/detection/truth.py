@@ -13,9 +13,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final
 
-from bench.simulator.clients import Frontend
 from bench.simulator.config import EngineConfig, LinearCost, StepTime, StepWork
-from bench.simulator.pages import PageWriter
 from bench.simulator.scheduler import Rank
 from bench.simulator.service import Scenario, SimulatedServer
 from bench.simulator.stats import Request
@@ -130,34 +128,25 @@ class ObservedRank(Rank):
         return "kv" if fits > self.pool.free else "budget"
 
 
-class ObservedFrontend(Frontend):
-    """An API process that tells how far it is behind."""
-
-    def behind_seconds(self, now: float) -> float:
-        """Work accepted and not done yet, in seconds of the busiest process."""
-        return max(0.0, max(self._free_at) - now)
-
-
 class ObservedServer(SimulatedServer):
     """A simulated server whose ranks and front end are observed."""
+
+    rank_type = ObservedRank
 
     def observe(self, now: float) -> list[Mapping[str, float]]:
         """Of every rank: the shares of the time since the last call, and `behind` (1 while the front end is)."""
         self.advance(now)
-        clock, front = now - self.start, self._frontend
-        behind = isinstance(front, ObservedFrontend) and front.behind_seconds(clock) > BEHIND_SECONDS
-        ranks = [rank for rank in self.ranks if isinstance(rank, ObservedRank)]
-        return [{**rank.shares(clock), "behind": float(behind)} for rank in ranks]
+        clock = now - self.start
+        behind = self._frontend.behind_seconds(clock) > BEHIND_SECONDS
+        return [{**rank.shares(clock), "behind": float(behind)} for rank in self._observed()]
+
+    def _observed(self) -> list[ObservedRank]:
+        return [rank for rank in self.ranks if isinstance(rank, ObservedRank)]
 
     def _boot(self, t: float) -> None:
         super()._boot(t)
-        ranks = [ObservedRank(self._config, self._rng) for _ in range(self._config.ranks)]
-        self.ranks = [*ranks]
-        for rank in ranks:
-            rank.peers = self.ranks
+        for rank in self._observed():
             rank.start(t)
-        self._frontend = ObservedFrontend(self._config)
-        self._writer = PageWriter(self._config, self.ranks, self._frontend, self.start + t)
 
 
 def observed(scenario: Scenario, seed: int) -> ObservedServer:

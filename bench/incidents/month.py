@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from bench.simulator.load import Lengths, OpenLoop, Phase, Traffic
+from bench.simulator.clients import Lengths, OpenLoop, Phase, Traffic
 from bench.simulator.scenarios import CAUSES, episode
 from bench.simulator.service import Scenario
 from tests.support.past import Scrape, blocks_of, openmetrics, prometheus, simulated

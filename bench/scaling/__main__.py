@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.scaling.autoscalers import OTHERS
+from bench.scaling.fleet import OTHERS
 from bench.scaling.shapes import SECONDS, SHAPES, Written
 from bench.scaling.worker import answers
 from bench.written import write_part

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from bench.simulator.load import Phase
+from bench.simulator.clients import Phase
 from bench.simulator.scenarios import demo
 from bench.simulator.service import Scenario, SimulatedServer, frames
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from bench.simulator.clients import ClosedLoop, Label, Lengths, OpenLoop, Phase, Traffic
 from bench.simulator.config import (
     H100,
     H200,
@@ -26,7 +27,6 @@ from bench.simulator.config import (
     Model,
     gpu_engine,
 )
-from bench.simulator.load import ClosedLoop, Label, Lengths, OpenLoop, Phase, Traffic
 from bench.simulator.service import Scenario
 
 CAUSES: Final[tuple[Label, ...]] = (

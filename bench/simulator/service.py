@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from bench.simulator.clients import Clients, Frontend
+from bench.simulator.clients import Clients, Frontend, Phase
 from bench.simulator.config import EngineConfig, GpuConfig
-from bench.simulator.load import Phase
 from bench.simulator.pages import PageWriter
 from bench.simulator.scheduler import Rank
 from bench.simulator.stats import SAMPLE_SECONDS, Request
@@ -97,6 +96,8 @@ class Scenario:
 
 class SimulatedServer:
     """Plays `scenario` from unix time `start`. Ask with times that do not decrease; the last phase goes on for ever."""
+
+    rank_type = Rank
 
     def __init__(self, scenario: Scenario, seed: int = 0, start: float = DEFAULT_START) -> None:
         self.scenario = scenario
@@ -182,7 +183,7 @@ class SimulatedServer:
     def _boot(self, t: float) -> None:
         """A new server process: every counter at 0, nothing in flight."""
         self._down = False
-        self.ranks = [Rank(self._config, self._rng) for _ in range(self._config.ranks)]
+        self.ranks = [self.rank_type(self._config, self._rng) for _ in range(self._config.ranks)]
         for rank in self.ranks:
             rank.peers = self.ranks
         self._frontend = Frontend(self._config)

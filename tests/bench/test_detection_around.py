@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from bench.detection.around import DIFFER, NO_ROOM, OOM, SOURCE, Around, RightScore, _right, episodes
+from bench.detection.paging import DIFFER, NO_ROOM, OOM, SOURCE, Around, RightScore, _right, around_episodes
 from bench.detection.rules import firing
 
 
 @pytest.fixture(scope="module")
 def made() -> list[Around]:
-    return episodes()
+    return around_episodes()
 
 
 def shown(one: Around, name: str) -> list[float]:

@@ -7,11 +7,10 @@ import re
 
 import pytest
 
-from bench.detection.judge import Outcome
+from bench.detection.judge import Outcome, Scrape, Series, page_series
 from bench.detection.rules import INTERVALS, RuleScore, compared, samples, unbeaten
 from bench.detection.score import KV, Second
 from bench.detection.shipped import ALERT_VLLM_ONLY, MEMORY, TODAY, named_by, shipped, vllm_only
-from bench.detection.shown import Scrape, Series, page_series
 from bench.detection.table import intervals_table
 from kvpressure.bundle.options import VLLM_ONLY
 from kvpressure.model.samples import EngineSample

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from bench.detection.around import RESTARTING, RightScore
 from bench.detection.episodes import RESTARTS, long_scenario, long_specs, restart_times
-from bench.detection.judge import Outcome
-from bench.detection.paging import PageScore, chosen, pages_table, summary
+from bench.detection.judge import Outcome, Scrape
+from bench.detection.paging import RESTARTING, PageScore, RightScore, pages_table, summary
 from bench.detection.rules import CONTAINER_RESTARTS, Firing, firing, samples
 from bench.detection.score import KV, Second
 from bench.detection.shipped import Rule
-from bench.detection.shown import Scrape
 from bench.simulator.scenarios import CAUSES
 
 CALM, PRESSED = frozenset({"healthy"}), frozenset({KV})
@@ -64,12 +62,6 @@ def test_the_tables_have_a_row_for_every_stretch_and_one_for_each_wrong_page():
     assert pages_table("here", scores, "A (critical)").rows == (("e", "299", "30", "45", "missed"),)
     scores[15]["A (critical)"].late.append("e")
     assert pages_table("here", scores, "A (critical)").rows[-1] == ("e: begun late", "", "", "yes", "")
-
-
-def test_the_subset_has_every_cause_and_most_of_it_is_about_the_kv_cache():
-    some, all_ = chosen(full=False), chosen(full=True)
-    assert {one.cause for one in some} == {one.cause for one in all_}
-    assert sum(one.cause == KV for one in some) > len(some) / 4
 
 
 def test_an_alert_is_right_where_what_it_is_about_was_true_within_45_seconds():

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.detection.judge import Outcome
+from bench.detection.judge import Outcome, Scrape, Series
 from bench.detection.prometheus import STEP_SECONDS, Sample, openmetrics, serving
 from bench.detection.rules import Firing, RuleScore, evaluate, firing, samples, score_rule
 from bench.detection.score import KV, Second
 from bench.detection.shipped import SUFFERED, TODAY, Rule, asked, seconds, shipped, ticket
-from bench.detection.shown import Scrape, Series
 from bench.detection.truth import Accepted
 from tests.support.tools import need
 

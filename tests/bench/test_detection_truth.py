@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from bench.detection.truth import accepted, accepted_series, observed
+from bench.simulator.clients import ClosedLoop, Fault, Lengths, Phase, Traffic
 from bench.simulator.config import TINY_CPU, EngineConfig
-from bench.simulator.load import ClosedLoop, Fault, Lengths, Phase, Traffic
 from bench.simulator.scenarios import CASES, CAUSES, case, engine_of
 from bench.simulator.service import Scenario, SimulatedServer
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.scaling.__main__ import OURS, PEERS, Run, all_tables
-from bench.scaling.autoscalers import Hpa, Seen, by_average, by_value, llm_d, seen
+from bench.scaling.fleet import Hpa, Seen, by_average, by_value, llm_d, seen
 from bench.scaling.shapes import SECONDS, SHAPES, Shape
 from tests.lab.clock import BEGIN
 

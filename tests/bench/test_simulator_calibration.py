@@ -12,8 +12,8 @@ from functools import cache
 
 import pytest
 
+from bench.simulator.clients import ClosedLoop, Lengths, Phase, Traffic
 from bench.simulator.config import TINY_CPU, TINY_CPU_0_12, EngineConfig
-from bench.simulator.load import ClosedLoop, Lengths, Phase, Traffic
 from bench.simulator.service import Scenario, SimulatedServer, frames
 from tests.support.tools import FIXTURES
 

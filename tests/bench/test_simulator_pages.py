@@ -12,8 +12,8 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client.parser import text_string_to_metric_families
 
+from bench.simulator.clients import ClosedLoop, Lengths, Phase, Traffic
 from bench.simulator.config import H100, LLAMA_8B, TINY_CPU, TINY_CPU_0_12, EngineConfig, gpu_engine
-from bench.simulator.load import ClosedLoop, Lengths, Phase, Traffic
 from bench.simulator.scenarios import CAUSES, demo, episode
 from bench.simulator.server import scaled_clock, simulator_app
 from bench.simulator.service import Scenario, SimulatedServer, frames

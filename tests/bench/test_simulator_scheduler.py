@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.simulator.clients import ClosedLoop, Lengths, OpenLoop, Phase, Traffic
 from bench.simulator.config import (
     H100,
     LLAMA_8B,
@@ -19,7 +20,6 @@ from bench.simulator.config import (
     StepWork,
     gpu_engine,
 )
-from bench.simulator.load import ClosedLoop, Lengths, OpenLoop, Phase, Traffic
 from bench.simulator.scheduler import BlockPool, Rank
 from bench.simulator.service import Scenario, SimulatedServer
 

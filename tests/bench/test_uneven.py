@@ -6,8 +6,7 @@ import pytest
 
 from bench.scaling.replica import ROUTERS, where_it_fits
 from bench.scaling.shapes import Request
-from bench.uneven.__main__ import ALERTS, MINUTES, at_edge, owed, said, uneven
-from bench.uneven.play import HELD_OUT, TRAFFIC
+from bench.uneven.__main__ import ALERTS, HELD_OUT, MINUTES, TRAFFIC, at_edge, owed, said, uneven
 
 
 class _Replica:

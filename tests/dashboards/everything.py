@@ -12,7 +12,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from bench.simulator.load import Label
+from bench.simulator.clients import Label
 from bench.simulator.scenarios import episode
 from bench.simulator.service import SimulatedServer
 from kvpressure.config.thresholds import load_thresholds

@@ -16,10 +16,11 @@ import pytest
 from kvpressure.config.settings import PollSettings
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.engine_state import Pipeline, PipelineSettings
-from kvpressure.engines.engine import INLINE_BYTES, EngineSource, EngineSourceStats, PollNames
+from kvpressure.engines.engine import INLINE_BYTES, EngineSource, PollNames
 from kvpressure.engines.reader import PageReader
 from kvpressure.model.samples import EnginePage, SourceHealth
 from kvpressure.model.verdict import Cause, Diagnosis
+from kvpressure.net.guard import PollCounts
 from kvpressure.runtimes.vllm.metrics import ALL_NAMES, POLL_NAMES
 from tests.support import servers
 from tests.support.engine_kit import FAST, GOOD_PAGE, Target, VirtualClock, source_for
@@ -204,7 +205,7 @@ async def test_a_flood_is_not_kept_in_memory():
             tracemalloc.stop()
             await source.aclose()
     assert source.health().reason == "too_large"
-    assert 8 * MIB < source.stats().bytes_received < 9 * MIB
+    assert 8 * MIB < source.bytes_received < 9 * MIB
     assert peak < 16 * MIB
 
 
@@ -291,12 +292,12 @@ async def test_beside_ten_hostile_targets_a_good_one_is_not_late_by_a_single_pol
                 break
             await asyncio.sleep(0.05)
         await ended([task])
-        counts = good.stats()
+        counts = good.counts
         assert (counts.polls, counts.late, counts.missed) == (ticks, 0, 0)
         assert {round(b - a, 6) for a, b in itertools.pairwise(times)} == {1.0}
         assert {source.target.name: source.health().up for source in hostile} == dict.fromkeys(HOSTILE, False)
         assert {source.health().reason for source in hostile} >= expected
-        by_name = {source.target.name: source.stats() for source in hostile}
+        by_name = {source.target.name: source.counts for source in hostile}
         assert by_name["hangs"].polls < ticks
 
 
@@ -372,7 +373,8 @@ class Seen:
     pages: list[EnginePage] = field(default_factory=list)
     verdicts: list[Diagnosis] = field(default_factory=list)
     health: SourceHealth | None = None
-    stats: EngineSourceStats | None = None
+    counts: PollCounts | None = None
+    requests: int = 0
 
 
 def watched(server: SlowServer, seconds: float = float(len(PAGES)), options: PollSettings | None = None) -> Seen:
@@ -392,7 +394,7 @@ def watched(server: SlowServer, seconds: float = float(len(PAGES)), options: Pol
             polling = asyncio.create_task(source.run(take))
             # Not at a whole second: an answer that is sent in the last instant is not read any more.
             await asyncio.sleep(seconds + 0.1)
-            seen.health, seen.stats = source.health(), source.stats()
+            seen.health, seen.counts, seen.requests = source.health(), source.counts, source._client.requests
             polling.cancel()
             await asyncio.gather(polling, return_exceptions=True)
         return seen
@@ -440,10 +442,10 @@ def test_an_answer_that_is_still_awaited_counts_with_the_time_it_has_taken():
 
 @pytest.mark.fault("poll times pass while an answer is awaited", "they are skipped and counted, never bunched")
 def test_ticks_that_pass_while_an_answer_is_awaited_are_skipped_and_counted():
-    stats = watched(SlowServer(LATENCIES["3 s"]), 60.0).stats
-    assert stats.polls == pytest.approx(20, abs=1)
-    assert stats.polls + stats.missed == pytest.approx(60, abs=3)
-    assert stats.requests == stats.polls
+    seen = watched(SlowServer(LATENCIES["3 s"]), 60.0)
+    assert seen.counts.polls == pytest.approx(20, abs=1)
+    assert seen.counts.polls + seen.counts.missed == pytest.approx(60, abs=3)
+    assert seen.requests == seen.counts.polls
 
 
 @pytest.mark.fault("an engine stalled once", "its next answer is read at once, without a pause")

@@ -19,8 +19,7 @@ from statistics import median
 from typing import Final
 
 from bench.advice.__main__ import FOLDER, KEPT, RESULTS, WARM_SECONDS
-from bench.advice.changes import NOTHING, Key
-from bench.advice.predict import advised, every_regime
+from bench.advice.predict import NOTHING, Key, advised, every_regime
 from bench.silicon.prior import TERMS, context_by_size, of_any
 from bench.written import write_part
 from kvpressure.model.action import Expected, Shift

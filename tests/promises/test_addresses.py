@@ -154,4 +154,4 @@ async def test_an_address_that_slipped_through_is_not_asked() -> None:
     assert await source.poll() is None
     await source.aclose()
     assert source.health().reason == "bad_url"
-    assert source.stats().requests == 0
+    assert source._client.requests == 0

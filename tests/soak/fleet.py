@@ -86,8 +86,8 @@ async def _fleet(made: dict[str, Engine], seconds: int) -> Seen:
                 seen.scrapes += 1
                 _scrape(daemon.snapshot())
         for name, (source, _) in polled._running.items():
-            stats, health = source.stats(), source.health()
-            seen.polls[name], seen.lost_ticks[name] = stats.polls, stats.missed
+            counts, health = source.counts, source.health()
+            seen.polls[name], seen.lost_ticks[name] = counts.polls, counts.missed
             seen.internal_errors += health.errors.get("internal", 0)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -194,5 +195,7 @@ def _off(before: float, after: float, share: float, true: float) -> bool:
 
 
 def _short(microseconds: float) -> float:
+    if not 0 < microseconds < math.inf:
+        raise ValueError("a time that is none")
     value = float(f"{microseconds:.{DIGITS}g}")
     return int(value) if value.is_integer() else value

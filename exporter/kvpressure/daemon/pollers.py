@@ -93,5 +93,4 @@ class EngineFleet:
 
 
 def _cost(source: EngineSource) -> dict[str, int]:
-    stats = source.stats()
-    return {"bytes_received": stats.bytes_received, "missed": stats.missed}
+    return {"bytes_received": source.bytes_received, "missed": source.counts.missed}

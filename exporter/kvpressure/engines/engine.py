@@ -34,7 +34,7 @@ from kvpressure.model.errors import SourceError, TooLargeError, TruncatedError
 from kvpressure.model.record import record
 from kvpressure.model.samples import ENGINE_SOURCE, EnginePage, SourceHealth
 from kvpressure.net.credentials import Authorization
-from kvpressure.net.guard import Guard
+from kvpressure.net.guard import Guard, PollCounts
 from kvpressure.net.http import Answer, HttpClient, shown
 from kvpressure.net.schedule import Clock, SystemClock
 from kvpressure.printable import brief
@@ -124,21 +124,6 @@ class PollNames:
     own: Mapping[str, PollNames] = field(default_factory=dict)
 
 
-@record
-class EngineSourceStats:
-    """Counts of one target's polling; `bytes_received` includes the bodies of failed responses.
-
-    `late` and `missed` are those of `net.guard.PollCounts`; `filter_mode` is whether the server honours `name[]`.
-    """
-
-    polls: int
-    late: int
-    missed: int
-    requests: int
-    bytes_received: int
-    filter_mode: Mode
-
-
 class EngineSource:
     """Polls one target: `run` it in a task of its own, `aclose` it when the task has ended.
 
@@ -196,12 +181,15 @@ class EngineSource:
         """Return the outcome of the last poll."""
         return self._guard.health()
 
-    def stats(self) -> EngineSourceStats:
-        """Return the counts since the source was created."""
-        counts, client = self._guard.counts, self._client
-        return EngineSourceStats(
-            counts.polls, counts.late, counts.missed, client.requests, client.bytes_received, self._filter.mode
-        )
+    @property
+    def counts(self) -> PollCounts:
+        """Its polls since it was made."""
+        return self._guard.counts
+
+    @property
+    def bytes_received(self) -> int:
+        """Bytes of all bodies, also of failed responses."""
+        return self._client.bytes_received
 
     async def aclose(self) -> None:
         """Close the connection."""

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from kvpressure.bundle import Options, bundle_files, load_rules, write_bundle
 from kvpressure.bundle import write as writing
 from kvpressure.bundle.alertmanager import inhibitions
-from kvpressure.bundle.rules import read_rules, seconds
+from kvpressure.bundle.rules import COMPONENTS, SEVERITIES, read_rules, seconds
 from kvpressure.bundle.templates import percent, plain, render
 from kvpressure.bundle.write import dump
 from kvpressure.cli import main
@@ -23,7 +23,7 @@ from kvpressure.config.strict_yaml import ConfigError
 from kvpressure.config.thresholds import load_thresholds
 from kvpressure.exposition import runbooks
 from kvpressure.model.family import Scope
-from tests.support.tools import FIXTURES
+from tests.support.tools import FIXTURES, ROOT
 
 pytestmark = pytest.mark.exhaustive
 
@@ -409,21 +409,34 @@ def test_a_rule_file_is_prometheus_own_format_with_links_added() -> None:
         ("limits.alert_score_min_ratio", "limits.nothing", "uses what does not exist"),
         ("limits.alert_score_min_ratio", "nothing", "uses what does not exist"),
         ("[[ limits", "[[ limits +", "is no template"),
-        ("        words: w\n", "", "lacks words"),
-        ("        for: 1m\n", "", "lacks for"),
-        ("severity: info", "severity: page", "severity must be one of"),
-        ("component: engine", "component: moon", "component must be one of"),
-        ("summary: s", "summery: s", "must be summary, facts and run"),
-        ("        for: 1m\n", "        for: 1m\n        fore: 1m\n", "fore: is no key of an alert"),
-        ("groups:", "group:", "must hold a list of groups"),
-        ("  - name: g\n    rules:", "  - rules:", "must have a name"),
-        ("      - alert: A", "      - record: A", "is no key of a recording rule"),
+        ("        for: 1m\n", "        for: 1m\n        for: 2m\n", "duplicate key"),
     ],
 )
 def test_a_bad_template_is_refused_with_its_name_and_the_reason(old: str, new: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason) as caught:
         read(RULE.replace(old, new, 1))
     assert str(caught.value).startswith("alerts/x.yaml.j2")
+
+
+TEMPLATES = sorted(path for kind in ("alerts", "recording") for path in (ROOT / "rules").rglob(f"{kind}/*.yaml.j2"))
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
+def test_a_template_has_the_keys_of_rules_and_no_others(path: Path) -> None:
+    document = yaml.safe_load(render(path.name, path.read_text(), options()))
+    assert document["groups"]
+    for group in document["groups"]:
+        assert group["name"]
+        for rule in group["rules"]:
+            if "record" in rule:
+                assert rule.keys() <= {"record", "expr", "labels"}
+                continue
+            required = {"alert", "expr", "for", "labels", "annotations", "words"}
+            assert required <= rule.keys()
+            assert rule.keys() <= required | {"keep_firing_for", "muted_by", "off_because", "exporter_answers"}
+            assert rule["labels"]["severity"] in SEVERITIES
+            assert rule["labels"]["component"] in COMPONENTS
+            assert sorted(rule["annotations"]) == ["facts", "run", "summary"]
 
 
 def test_numbers_are_written_as_people_do() -> None:

@@ -111,9 +111,9 @@ async def test_requests_bytes_and_polls_are_counted():
         server.behaviour = servers.half_page(GOOD_PAGE, honest_length=False)
         await source.poll()
         await source.aclose()
-    stats = source.stats()
-    assert (stats.polls, stats.requests, stats.late, stats.missed) == (4, 4, 0, 0)
-    assert 3 * len(GOOD_PAGE) < stats.bytes_received < 4 * len(GOOD_PAGE)
+    counts = source.counts
+    assert (counts.polls, source._client.requests, counts.late, counts.missed) == (4, 4, 0, 0)
+    assert 3 * len(GOOD_PAGE) < source.bytes_received < 4 * len(GOOD_PAGE)
 
 
 async def test_a_bearer_token_is_sent_and_read_again_when_its_file_changes(tmp_path: Path):

@@ -66,7 +66,7 @@ async def test_a_server_that_does_not_honour_names_costs_no_poll_and_is_remember
         source = source_for(server, PollSettings(timeout_seconds=0.5))
         assert await poll(source, server) == [PLAIN]
         assert await poll(source, server) in ([FULL, PLAIN], [FULL, FULL, PLAIN])  # a closed connection is tried again
-        assert source.stats().filter_mode is Mode.IGNORED
+        assert source._filter.mode is Mode.IGNORED
         for _ in range(3):
             assert await poll(source, server) == [PLAIN]
         assert source.health().errors == {}
@@ -87,7 +87,7 @@ async def honoured(server: FaultServer, clock: VirtualClock | None = None) -> En
     source = source_for(server, OPTIONS, clock)
     assert await poll(source, server) == [PLAIN]
     assert await poll(source, server) == [FULL]
-    assert source.stats().filter_mode is Mode.HONOURED
+    assert source._filter.mode is Mode.HONOURED
     return source
 
 
@@ -133,7 +133,7 @@ async def test_an_overloaded_server_that_honours_names_is_not_asked_twice():
         assert await source.poll() is None
         assert server.requests[-1].path == FULL
         assert len(server.requests) == 3
-        assert source.stats().filter_mode is Mode.HONOURED
+        assert source._filter.mode is Mode.HONOURED
         await source.aclose()
 
 
@@ -159,7 +159,7 @@ async def test_what_a_server_ignored_is_tried_again_after_ten_minutes_without_lo
         clock.now += 601
         server.behaviour = page()
         assert await poll(source, server) == [FULL]
-        assert source.stats().filter_mode is Mode.HONOURED
+        assert source._filter.mode is Mode.HONOURED
         await source.aclose()
 
 
@@ -198,7 +198,7 @@ async def test_when_both_addresses_fail_the_plain_ones_error_is_told_and_nothing
         assert await source.poll() is None
         assert source.health().reason == "http_500"
         assert "/metrics answered 500" in source.health().error
-        assert source.stats().filter_mode is Mode.UNKNOWN
+        assert source._filter.mode is Mode.UNKNOWN
         await source.aclose()
 
 
@@ -301,4 +301,4 @@ async def test_a_recorded_vllm_gives_the_same_samples_however_it_treats_names(be
     assert pages[0].engines[0].cache == expected[0].engines[0].cache  # type: ignore[union-attr]
     if behaviour == "honours":
         first = len(recorded[0][1])  # the plain page, once
-        assert (source.stats().bytes_received - first) / (len(pages) - 1) < 8 * 1024
+        assert (source.bytes_received - first) / (len(pages) - 1) < 8 * 1024
