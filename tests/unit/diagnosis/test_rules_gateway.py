@@ -101,8 +101,9 @@ def test_a_gateway_that_refuses_requests_for_which_the_engine_has_room_keeps_to_
     found = view({**BUSY, "kv_usage": 0.5}, report(**dynamo, kv_usage_max_ratio=None, refused_per_second=8.0))
     assert verdict(found) == (Cause.CONCURRENCY_BOUND, "held_at_gateway")
     assert found.diagnosis.grounds.startswith("Refused by the gateway: 2 a second for each engine. Nothing in the")
-    few = view({**BUSY, "kv_usage": 0.5}, report(**dynamo, kv_usage_max_ratio=None, refused_per_second=0.04))
+    few = view({**BUSY, "kv_usage": 0.5}, report(**dynamo, refused_per_second=0.04, failed_per_second=2.0))
     assert verdict(few)[0] is Cause.HEALTHY
+    assert at(few.derived, "failed_requests_per_second", "gateway") == pytest.approx(0.5)
 
 
 def test_an_engine_whose_cache_is_full_is_judged_by_that_whatever_the_gateway_refuses():

@@ -46,6 +46,35 @@ def test_nobody_is_served_in_one_of_these_ways(usage: float, stall: dict[str, fl
     assert said in won.grounds(facts(made))
 
 
+ALONE = NOBODY | {"filled_seconds": 0.0, "runs": 1.0}
+NO_TOKEN = "2 requests run, 3 wait. Not one token was generated meanwhile."
+COMPUTED = "For 600 s a prompt has been computed, and its client has not got a token yet."
+
+
+@pytest.mark.parametrize(
+    ("stall", "said"),
+    [
+        (
+            NOBODY | {"runs": 2.0, "seconds": 119.0},
+            f"No request has got its first token or ended for 119 s, since 23:58:01 UTC. {NO_TOKEN}",
+        ),
+        (
+            NOBODY | {"runs": 2.0},
+            f"No request has got its first token or ended for 10 minutes, since 23:50:00 UTC. {NO_TOKEN}",
+        ),
+        (ALONE, COMPUTED),
+        (
+            ALONE | {"runs": 3.0, "tokens": 6.0, "tokens_per_second": 0.01},
+            f"{COMPUTED} All others together get 0.01 tokens/s meanwhile.",
+        ),
+    ],
+)
+def test_the_grounds_say_for_how_long_and_who_waits(stall: dict[str, float], said: str):
+    polls = inputs(kv_usage_ratio=0.4, blocked_ratio=None, waiting=3.0, demand=5.0)
+    made = replace(polls, window=replace(polls.window, stall=Stall(**stall)))
+    assert rule(made).grounds(facts(made)) == said
+
+
 @pytest.mark.parametrize("unknown", [{"tokens_per_second": None}, {"runs": 0.0}, {"request_tokens_per_second": None}])
 def test_without_a_rate_to_compare_with_tokens_do_not_trickle(unknown: dict[str, float | None]):
     polls = inputs(kv_usage_ratio=0.4, blocked_ratio=None)

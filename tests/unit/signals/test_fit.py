@@ -9,6 +9,7 @@ from kvpressure.model.samples import CacheConfig
 from kvpressure.signals import compute
 from kvpressure.signals.context import Context
 from kvpressure.signals.fit import Fit, fit_of
+from kvpressure.signals.points import Polls
 from kvpressure.signals.room import estimated_capacity_tokens
 from tests.support.engines import CACHE, CONTEXT, THRESHOLDS, histogram, window
 
@@ -238,6 +239,8 @@ def test_a_prefix_that_all_share_takes_room_once(usage, blocked):
         cache=CacheConfig(),
     )
     assert estimated_capacity_tokens(made.latest(20.0, 8), made) == int(1140 / usage)
+    put_off = Polls([replace(point, gauges={**point.gauges, "waiting_deferred": 2.0}) for point in made.points])
+    assert estimated_capacity_tokens(put_off, made) is None
     assert fit_of(made.latest(20.0, 8), made, Context(THRESHOLDS)).blocked_ratio == blocked
 
 

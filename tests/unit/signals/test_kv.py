@@ -156,3 +156,15 @@ def test_what_preemption_throws_out_is_what_running_requests_hold_on_average():
 def test_what_it_throws_out_is_not_known_without_what_it_is_made_of(gauges, counters, cache):
     derived = derive(60, lambda _: gauges, lambda t: {name: t * value for name, value in counters.items()}, cache=cache)
     assert "kv_preempted_tokens_per_second" not in derived
+
+
+def test_tokens_of_preempted_requests_are_those_that_the_page_counts():
+    counted = derive(60, counters=lambda t: {"preempted_prompt_tokens": 30.0 * t, "preempted_output_tokens": 2.0 * t})
+    assert counted["kv_preempted_tokens_per_second"] == pytest.approx(32.0)
+
+
+def test_a_pool_of_which_the_later_half_is_not_known_is_not_predicted_to_be_full():
+    grows = derive(60, lambda t: {"kv_usage": 0.5 + 0.008 * t}, prompts(30))
+    assert grows["kv_exhaustion_seconds"] == pytest.approx(3.125)
+    seldom = derive(60, lambda t: {"kv_usage": 0.5 + 0.008 * t} if t < 28 or t == 59 else {}, prompts(30))
+    assert "kv_exhaustion_seconds" not in seldom

@@ -37,3 +37,12 @@ def test_count_and_sum_stay_while_nothing_ends():
     assert "latency_seconds" not in derived
     total = derived[latency.OBSERVED]["ttft"]
     assert (total.count, total.sum) == (4.0, 2.0)
+
+
+def test_time_outside_the_engine_is_what_a_first_token_takes_beyond_queue_and_prefill():
+    made = window(
+        60,
+        counters=lambda t: {"prefill_seconds": 0.25 * t, "prefilled": 1.0 * t},
+        histograms=lambda t: {"ttft": histogram((4.0,), (t, t), 2.0 * t), "queue": histogram((4.0,), (t, t), 0.75 * t)},
+    )
+    assert latency.time_outside_engine(made.latest(20.0, 8), made, 20.0) == latency.TimeOutsideEngine(1.0, 0.5, False)

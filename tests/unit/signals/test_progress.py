@@ -66,6 +66,11 @@ def test_what_comes_into_the_cache_is_of_prompts_but_for_the_answers_beside_them
 
     polls = window(60, filling, lambda t: stops(20)(t) | {"generation_tokens": answers * t})
     assert progress_of(polls).filling_seconds == 39.0
+    at_the_end = window(60, filling, lambda t: stops(20)(t) | {"decode_steps": 30.0 * t})
+    dropped = window(
+        60, filling, lambda t: {name: value for name, value in stops(20)(t).items() if name != "generation_tokens"}
+    )
+    assert progress_of(at_the_end).filling_seconds == progress_of(dropped).filling_seconds == 0.0
     assert progress_of(polls).filled_ratio == pytest.approx(share)
 
 

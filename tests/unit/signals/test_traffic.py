@@ -80,6 +80,7 @@ def test_requests_of_each_kind_are_counted_by_the_second_and_kinds_that_never_ca
     )
     assert found == {"error": pytest.approx(0.5), "server_error": pytest.approx(3.0, rel=0.05)}
     assert rates(lambda _: {}, lambda _: {"failed": 0.0, "aborted": 0.0}) == {}
+    assert rates(lambda _: {"gateway_failed_per_second": 2.0}, lambda _: {}) == {"gateway": 2.0}
     assert rates(lambda _: {"server_errors": 7.0}, lambda _: {"aborted": 5.0}) == {"abort": 0.0, "server_error": 0.0}
 
 
