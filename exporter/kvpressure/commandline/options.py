@@ -166,8 +166,8 @@ def read_options(words: Sequence[str], files: Mapping[str, str], budget: Budget,
         budget.take(len(word))
         if _may_be_options(words, at, dialect):
             hidden[f"not known: {as_written(word)[:_SHOWN]}"] = None
-        if (found := _option(words, at, budget, dialect)) is not None:
-            name, key, value = found
+        if (option := _option(words, at, budget, dialect)) is not None:
+            name, key, value = option
             if name == "config":
                 hidden.update(dict.fromkeys(_hidden_file(value, files)))
             if isinstance(word, Word) and word.perhaps:
@@ -200,8 +200,8 @@ def unknown_names(text: str) -> list[str]:
     """Return what of a text is not known: `$NAME`, `$(...)` for a command's output, a placeholder as it is written."""
     if _PLACEHOLDER.fullmatch(text):
         return ["[[...]]" if text[:2] == "[[" else text]
-    found = _UNKNOWN.findall(text) if any(sign in text for sign in "$`{") else []
-    return list(dict.fromkeys(f"${name}" if name else "$(...)" if sign in "$(`" else "{{...}}" for name, sign in found))
+    signs = _UNKNOWN.findall(text) if any(sign in text for sign in "$`{") else []
+    return list(dict.fromkeys(f"${name}" if name else "$(...)" if sign in "$(`" else "{{...}}" for name, sign in signs))
 
 
 def _may_be_options(words: Sequence[str], at: int, dialect: Dialect) -> bool:
@@ -220,12 +220,16 @@ def _option(words: Sequence[str], at: int, budget: Budget, dialect: Dialect) -> 
     """Return name, dotted key and value of the option at that word, None where it is not a known option."""
     option, equals, rest = words[at].partition("=")
     if option in dialect.short:
-        name, key, value = dialect.short[option], "", rest if equals else None
+        name = dialect.short[option]
+        key = ""
+        value = rest if equals else None
     else:
         match = _OPTION.fullmatch(words[at])
         if match is None or (full := dialect.full_name(match[1])) is None:
             return None
-        name, key, value = full, match[2], match[3]
+        name = full
+        key = match[2]
+        value = match[3]
     written, names = as_written(words[at]), unless(words[at])
     if value is None:
         following = words[at + 1] if at + 1 < len(words) else "-"

@@ -112,13 +112,13 @@ def _unwrap(program: Program, budget: Budget, depth: int, ran: set[str], begin: 
     `ran` are the scripts that ran; `begin` is the line before a script in the whole text, None within a command.
     """
     runs = container_runs(program.words)
-    inside = ((run, found) for run in runs if (found := _script(run.started, budget, program.files)) is not None)
-    run, found = next(inside, (None, None))
+    inside = ((run, nested) for run in runs if (nested := _script(run.started, budget, program.files)) is not None)
+    run, nested = next(inside, (None, None))
     if run is not None:
         program = replace(program, env={**program.env, **run.env()}, container=run)
     elif not runs:
-        found = _script(program.words, budget, program.files)
-    if found is None:
+        nested = _script(program.words, budget, program.files)
+    if nested is None:
         if program.words:
             # What a condition adds within a word leaves the word open.
             words = (as_written(word).replace(PERHAPS, "") if PERHAPS in word else word for word in program.words)
@@ -126,7 +126,7 @@ def _unwrap(program: Program, budget: Budget, depth: int, ran: set[str], begin: 
         return
     if depth == 0:
         raise BudgetExceededError
-    text, positional = found
+    text, positional = nested
     ran.add(text)
     own = (word.partition("=") for word in program.words[: _OWN_VARIABLES if program.words[0] == "env" else 0])
     script = Script(text, {**program.env, **{name: value for name, equals, value in own if equals}}, budget, positional)

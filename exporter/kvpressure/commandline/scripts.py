@@ -129,7 +129,9 @@ class Script:
         self._decided: dict[str, str] = {}
         self._exported: set[str] = set()
         """The variables that a condition may have set, with that."""
-        self._text, self._at, self._budget = text, 0, budget
+        self._text = text
+        self._at = 0
+        self._budget = budget
         self.values: dict[str, str | None] = dict(env) | {str(i): word for i, word in enumerate(positional[:10])}
         self._lists: dict[str, Words | None] = {"@": positional[1:] or None}
         self._choices: dict[str, dict[str, str | Words]] = {}
@@ -198,7 +200,9 @@ class Script:
     def _piece(self, token: re.Match[str], start: int) -> None:
         """Take a piece of a word; what an unquoted variable holds may be several words."""
         if self._word is None:
-            self._word, self._names, self._start = [], [], start
+            self._word = []
+            self._names = []
+            self._start = start
         kind = token.lastgroup
         if kind == "variable":
             if token[0] == "${":
@@ -281,7 +285,9 @@ class Script:
         written = self._text[self._start : self._at].strip().strip('"')
         is_perhaps, text = text[:1] == PERHAPS, text.removeprefix(PERHAPS)
         word = filled_word(text, written if self._filled else text, self._names, perhaps=is_perhaps)
-        self._word, self._names, self._filled = None, [], False
+        self._word = None
+        self._names = []
+        self._filled = False
         if self._redirects:
             self._redirects, self._target = False, text
         elif not self._words and text in _OPENS:

@@ -85,7 +85,9 @@ def filled_word(text: str, written: str, names: Sequence[str] = (), *, perhaps: 
     if text == written and not names and not perhaps:
         return text
     word = Word(text)
-    word.written, word.unless, word.perhaps = written, tuple(dict.fromkeys(names)), perhaps
+    word.written = written
+    word.unless = tuple(dict.fromkeys(names))
+    word.perhaps = perhaps
     return word
 
 

@@ -104,9 +104,11 @@ def read_start(
         for program in programs(command, args, settled, budget, files):
             count, first = count + 1, first or program.words
             written.update(program.files)
-            if (found := launch(program.words)) is not None:
-                launched.append((*found, program))
-        own_image = (one for one in RUNTIMES if not command and one.starting.image_serves(image, (), own_start[1], ()))
+            if (launch_of_program := launch(program.words)) is not None:
+                launched.append((*launch_of_program, program))
+        own_image = (
+            each for each in RUNTIMES if not command and each.starting.image_serves(image, (), own_start[1], ())
+        )
         whose = ASSUMED if launched else next(own_image, ASSUMED)
         alone = Launch(first if command or count < 2 else ())
         for runtime, started, program in launched or [(whose, alone, Program((), env=settled, files=files or {}))]:
@@ -114,7 +116,7 @@ def read_start(
             servers.append(_server(runtime, started, program, None if command else args, budget))
     except BudgetExceededError:
         cut = TOO_MUCH
-        servers += [Server(one.arguments, runtime, one.module) for runtime, one, _ in launched[len(servers) :]]
+        servers += [Server(each.arguments, runtime, each.module) for runtime, each, _ in launched[len(servers) :]]
     for path in files or {}:
         written.pop(path, None)
     return Start(*own_start, tuple(servers), bool(launched), not command or count < 2, cut, written)
@@ -139,8 +141,9 @@ def launch(words: Words) -> tuple[Runtime, Launch] | None:
     """Return the server that a program starts, None for any other."""
     if talks(words):
         return None
-    found = ((runtime, runtime.starting.launch(words)) for runtime in RUNTIMES)
-    return next(((runtime, one) for runtime, one in found if one is not None), None) or _launched_image(words)
+    launches = ((runtime, runtime.starting.launch(words)) for runtime in RUNTIMES)
+    known = ((runtime, started) for runtime, started in launches if started is not None)
+    return next(known, None) or _launched_image(words)
 
 
 def _launched_image(words: Words) -> tuple[Runtime, Launch] | None:
@@ -275,8 +278,8 @@ def _read(server: Server) -> Reading:
             _note(name, options[option], read(options[option].text), limits, unclear, title)
     if flags.sizes_pool in options:
         limits.pop("gpu_memory_utilization", None)
-    if flags.capacity is not None and (found := flags.capacity(options)) is not None:
-        tokens, where = found
+    if flags.capacity is not None and (capacity := flags.capacity(options)) is not None:
+        tokens, where = capacity
         limits["kv_capacity_tokens"] = DeclaredLimit("kv_capacity_tokens", tokens, where[:200])
     if flags.role is not None and (role := flags.role(options)) is not None:
         code, where = role

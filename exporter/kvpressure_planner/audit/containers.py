@@ -107,9 +107,13 @@ def _of_unit(spec: Mapping[str, Any], env: Mapping[str, str | None]) -> Mapping[
 
 def templates(task: Any) -> dict[str, str]:
     """Return the files that the templates of Nomad's task become, by their path in its container."""
-    found = get(task, "template")
-    listed = map(mapping, found if isinstance(found, list) else [found])
-    return {f"/{text(one['destination']).lstrip('/')}": text(one.get("data")) for one in listed if "destination" in one}
+    declared = get(task, "template")
+    listed = map(mapping, declared if isinstance(declared, list) else [declared])
+    return {
+        f"/{text(template['destination']).lstrip('/')}": text(template.get("data"))
+        for template in listed
+        if "destination" in template
+    }
 
 
 def image_text(spec: Mapping[str, Any]) -> str:

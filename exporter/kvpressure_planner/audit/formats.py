@@ -175,7 +175,9 @@ class Hcl:
     def __init__(self, text: str) -> None:
         self.lines: Lines = {(): 1}
         self._tokens = self._scan(text)
-        self._kind, self._value, self._line = "", "", 1
+        self._kind = ""
+        self._value = ""
+        self._line = 1
         self._next()
 
     def read(self) -> dict[str, Any]:
@@ -189,7 +191,7 @@ class Hcl:
             at = match.end()
             kind = match.lastgroup or ""
             if kind == "text":
-                value = re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[1]), match["text"])
+                value = re.sub(r"\\(.)", lambda escape: _ESCAPES.get(escape[1], escape[1]), match["text"])
                 yield "text", value, line
             elif kind == "body":
                 yield "text", match["body"], line
@@ -228,21 +230,21 @@ class Hcl:
             self._next()
             self._put(body, at, path, line, block=block)
 
-    def _put(self, found: dict[str, Any], at: Path, path: list[str], line: int, *, block: bool) -> None:
+    def _put(self, block_values: dict[str, Any], at: Path, path: list[str], line: int, *, block: bool) -> None:
         *outer, name = path
         for part in outer:
-            at, inner = (*at, part), found.setdefault(part, {})
+            at, inner = (*at, part), block_values.setdefault(part, {})
             if not isinstance(inner, dict):
                 raise HclError
-            found = inner
+            block_values = inner
             self.lines.setdefault(at, line)
         here = (*at, name)
         self.lines.setdefault(here, line)
         value = self._body(here, "}") if block else self._expression(here)
-        if block and name in found:
-            before = found[name]
+        if block and name in block_values:
+            before = block_values[name]
             value = [*before, value] if isinstance(before, list) else [before, value]
-        found[name] = value
+        block_values[name] = value
 
     def _expression(self, at: Path) -> Any:
         """Read one value: a text, a number, a list, a mapping; anything else as it is written, without its blanks."""

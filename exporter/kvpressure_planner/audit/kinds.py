@@ -55,7 +55,9 @@ class Special:
 
     def applied(self, engine: Engine) -> Engine:
         """Return the engine as this format has it."""
-        style, resources, replicas = self.style or engine.style, engine.resources, engine.replicas
+        style = self.style or engine.style
+        resources = engine.resources
+        replicas = engine.replicas
         if not resources.memory and not resources.requested and (style in {"kwargs", "config"} or not self.takes_pod):
             resources = replace(resources, at=())
         if self.count and not replicas.key.startswith("min"):
@@ -240,7 +242,9 @@ def _kaito(item: Item, at: Path, spec: Mapping[str, Any], given: Manifests) -> S
     name = text(spec.get("config"))
     config_map = next((each for each in given.of("ConfigMap") if each.name == name), None)
     key = ("data", "inference_config.yaml")
-    why, behind, options = f"the ConfigMap {name} is not among the manifests", None, None
+    why = f"the ConfigMap {name} is not among the manifests"
+    behind = None
+    options = None
     if not name:
         why = "a ConfigMap for it is not named"
     if config_map is not None:

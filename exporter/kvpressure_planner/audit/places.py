@@ -430,7 +430,7 @@ def _machines(item: Item, at: Path) -> int:
 
 def probes(item: Item, at: Path) -> tuple[Probe, ...]:
     """Return the probes that restart a container; values of a chart may have them further out, or as `probes`."""
-    found: list[Probe] = []
+    declared: list[Probe] = []
     for outer in [at] if item.kind else around(at):
         for kind in ("startupProbe", "livenessProbe"):
             plain = (*outer, "probes", kind.removesuffix("Probe"))
@@ -438,8 +438,8 @@ def probes(item: Item, at: Path) -> tuple[Probe, ...]:
                 probe, outside = mapping(get(item.data, *path)), mapping(get(item.data, *path[:-1]))
                 is_on = probe.get("enabled", outside.get("enabled")) is not False
                 if is_on and ((path[-1] == kind and probe) or not _TIMES.isdisjoint(probe)):
-                    found.append(Probe(kind, probe, item.place(path)))
-    return tuple(found)
+                    declared.append(Probe(kind, probe, item.place(path)))
+    return tuple(declared)
 
 
 def has_readiness_probe(item: Item, at: Path) -> bool:

@@ -70,7 +70,9 @@ _SHAPES: Final = {
     "serveConfigV2": "text",
 }
 _POD: Final[Path] = ("spec", "template", "spec")
-_LEADER, _WORKER, _PLAY_VARIABLES = "leaderTemplate", "workerTemplate", "vars"
+_LEADER = "leaderTemplate"
+_WORKER = "workerTemplate"
+_PLAY_VARIABLES = "vars"
 _LAST: Final = (_WORKER, _PLAY_VARIABLES)
 _SENT: Final = re.compile(
     r"\s(?:--data(?:-raw|-binary)?|-d|--json)[ =]+(?:'(\{[^']*\})'|\"(\{(?:[^\"\\]|\\.)*\})\")", re.DOTALL

@@ -197,7 +197,9 @@ def _sampler_warnings(case: Case, sequences: int) -> Iterator[str]:
     memory, geometry = case.memory, case.geometry
     if memory is None or geometry is None or memory.max_num_seqs is not None or not memory.gpu_memory_bytes:
         return
-    flag, default, title = case.runtime.planning.flags["max_num_seqs"], memory.sequences, case.runtime.title
+    flag = case.runtime.planning.flags["max_num_seqs"]
+    default = memory.sequences
+    title = case.runtime.title
     if case.state_sequences is not None and case.state_sequences < default:
         yield (
             f"{title} refuses to start with its default {flag} {number(default)}: layers with a state have blocks for "
@@ -212,7 +214,9 @@ def _sampler_warnings(case: Case, sequences: int) -> Iterator[str]:
 
 
 def _nothing_left(case: Case) -> str:
-    who, memory, geometry = case.runtime.title, case.memory, case.geometry
+    who = case.runtime.title
+    memory = case.memory
+    geometry = case.geometry
     if memory is None or geometry is None or memory.kv_cache_bytes is not None:
         return f"nothing is left for the KV pool: {who} would not start; more or larger GPUs, or smaller weights"
     usable = memory.smallest_gpu_bytes * memory.gpu_memory_utilization

@@ -94,7 +94,9 @@ def model_under(given: Given, traffic: Traffic, *, limit_seconds: float | None =
 
 def within_caps(server: Server, limits: Limits) -> Server:
     """Return the server behind the caps in force, which described traffic knows nothing of."""
-    prompt, output, total = limits.max_input_tokens, limits.max_output_tokens, limits.max_model_len
+    prompt = limits.max_input_tokens
+    output = limits.max_output_tokens
+    total = limits.max_model_len
     return replace(
         server,
         cap_prompt=prompt.value if prompt else math.inf,

@@ -139,7 +139,9 @@ def prediction_report(prediction: Prediction | None, max_num_seqs: int) -> Itera
 
 
 def _range(span: Span) -> str:
-    value, low, high = (f"{one:,.0f}" if one >= 100 else f"{one:.2g}" for one in (span.value, span.low, span.high))
+    value, low, high = (
+        f"{figure:,.0f}" if figure >= 100 else f"{figure:.2g}" for figure in (span.value, span.low, span.high)
+    )
     return f"{value} ({low} to {high})"
 
 

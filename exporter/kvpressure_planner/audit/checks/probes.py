@@ -50,7 +50,9 @@ def _starts(by: Deployer) -> bool:
 
 
 def _judged(engine: Engine, context: Context, given: Probe) -> Verdict:
-    kind, probe, place = given.kind, given.values, given.place
+    kind = given.kind
+    probe = given.values
+    place = given.place
     values = [probe.get("initialDelaySeconds", 0), probe.get("periodSeconds", _PERIOD)]
     values.append(probe.get("failureThreshold", _FAILURES))
     if not all(isinstance(value, int) and 0 <= value <= _LARGEST for value in values):

@@ -60,8 +60,8 @@ async def _read(kubectl: Kubectl, namespaces: Sequence[str]) -> Manifests:
         # The first alone: it logs in, and fills the cache of discovery for the others.
         first, *others = dict.fromkeys(wanted)
         listed = [await _list(kubectl, *first), *await asyncio.gather(*(_list(kubectl, *other) for other in others))]
-    found = [item for items, _ in listed for item in items]
-    return from_objects(found, NAME, [problem for _, problem in listed if problem is not None])
+    items_listed = [item for items, _ in listed for item in items]
+    return from_objects(items_listed, NAME, [problem for _, problem in listed if problem is not None])
 
 
 async def _list(kubectl: Kubectl, kind: str, namespace: str) -> tuple[list[dict[str, Any]], Problem | None]:

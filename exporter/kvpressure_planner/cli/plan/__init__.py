@@ -191,7 +191,9 @@ def _from_engine(options: Mapping[str, Any]) -> tuple[Runtime, str, Plan]:
         from kvpressure_planner.cli.plan.engine import read_engine  # noqa: PLC0415
 
         engine = read_engine(options["url"], {**options, "context": None}, options["duration"])
-        title, shape, running = engine.title, dict(engine.shape), engine.running
+        title = engine.title
+        shape = dict(engine.shape)
+        running = engine.running
     if options["gpu_memory_utilization"] is not None:
         running = replace(running, gpu_memory_utilization=options["gpu_memory_utilization"])
     known = options["model_config"] is not None or options["model"] is not None
@@ -248,7 +250,9 @@ def _parallel(options: Mapping[str, Any]) -> Parallel:
 
 
 def _memory(options: Mapping[str, Any], runtime: Runtime) -> Memory:
-    given, parallel, gpu = _gpu_memory(options), _parallel(options), options["gpu"]
+    given = _gpu_memory(options)
+    parallel = _parallel(options)
+    gpu = options["gpu"]
     if gpu is not None and options["gpu_memory"]:
         raise click.UsageError("give --gpu or --gpu-memory, not both")
     ranks = parallel.gpus

@@ -119,12 +119,12 @@ def seconds(text: str) -> float:
     given = text.strip().lower()
     unit = next((unit for unit in _UNITS if given.endswith(unit)), "")
     try:
-        found = float(given.removesuffix(unit)) * _UNITS.get(unit, 1.0)
+        given_seconds = float(given.removesuffix(unit)) * _UNITS.get(unit, 1.0)
     except ValueError:
-        found = -1.0
-    if not 0.01 <= found <= 86_400:
+        given_seconds = -1.0
+    if not 0.01 <= given_seconds <= 86_400:
         raise click.BadParameter(f"{text!r} is not a time such as 20s or 2m, of a day at most")
-    return found
+    return given_seconds
 
 
 session_options: Final = together(

@@ -113,7 +113,7 @@ def command(**options: Any) -> None:
         config_changes = changes(
             options["given"], source.runtime, source.limits, source.model, onto_of(source, options)
         )
-        found = _searched(source, config_changes) if options["searching"] else None
+        searched = _searched(source, config_changes) if options["searching"] else None
         rows = compared(source.model, config_changes)
     except (SourceError, DescriptionError) as error:
         fail(error)
@@ -121,9 +121,9 @@ def command(**options: Any) -> None:
         fail(f"nothing can be predicted: {error}")
     except KeyboardInterrupt:
         sys.exit(CANNOT_TELL)
-    if found is not None:
+    if searched is not None:
         shown = [row.changes for row in rows]
-        rows += [row for row in (found.best, found.more) if row is not None and row.changes not in shown]
+        rows += [row for row in (searched.best, searched.more) if row is not None and row.changes not in shown]
     curves = None
     if options["picture"] is not None:
         curves = [over_load(source.model, row.changes) for row in (rows[0], rows[-1])[: len(rows)]]
@@ -132,10 +132,10 @@ def command(**options: Any) -> None:
         except CliError as error:
             fail(error)
     if options["as_json"]:
-        say_json(json_of(source, rows, found, curves))
+        say_json(json_of(source, rows, searched, curves))
     else:
-        show(console(), table_report(source, rows, found))
-    sys.exit(NOT_KEPT if found is not None and not found.kept else 0)
+        show(console(), table_report(source, rows, searched))
+    sys.exit(NOT_KEPT if searched is not None and not searched.kept else 0)
 
 
 def _check(options: dict[str, Any]) -> None:

@@ -77,14 +77,14 @@ class _Given:
 
     def count(self) -> int:
         """Return a positive whole number."""
-        found = whole(self.value)
-        return int(found) if found is not None else self.refuse("give a whole number of 1 or more")
+        count = whole(self.value)
+        return int(count) if count is not None else self.refuse("give a whole number of 1 or more")
 
     def limit(self) -> float:
         """Return a limit, read as the server reads it."""
         _, read = self.runtime.starting.flags.limits[_READ_AS.get(self.kind, self.kind)]
-        found = read(self.value)
-        return self.refuse(f"{self.runtime.title} takes {TAKES[read]} here") if found is None else found
+        limit = read(self.value)
+        return self.refuse(f"{self.runtime.title} takes {TAKES[read]} here") if limit is None else limit
 
     def refuse(self, why: str) -> NoReturn:
         """Raise click.UsageError."""

@@ -54,14 +54,14 @@ _COLOURS: Final = CATALOGUE[Cause.KV_CACHE_PRESSURE].fill, CATALOGUE[Cause.COMPU
 _MUTED: Final = "#6a737d"
 
 
-def table_report(source: Source, rows: Sequence[Row], found: SearchResult | None = None) -> RenderableType:
+def table_report(source: Source, rows: Sequence[Row], searched: SearchResult | None = None) -> RenderableType:
     """Return the engine, the table of today and the changes, and notes."""
-    notes = [*([] if found is None else _search_notes(source, found)), *_notes(source, rows)]
+    notes = [*([] if searched is None else _search_notes(source, searched)), *_notes(source, rows)]
     return Group(*map(_wrapped, _head(source)), Text(""), _table(source, rows), Text(""), *map(_wrapped, notes))
 
 
 def json_of(
-    source: Source, rows: Sequence[Row], found: SearchResult | None, curves: Sequence[Sequence[Point]] | None
+    source: Source, rows: Sequence[Row], searched: SearchResult | None, curves: Sequence[Sequence[Point]] | None
 ) -> dict[str, object]:
     """Return all results for programs; figures are null where no request would be answered."""
     server, demand = source.model.state
@@ -84,10 +84,10 @@ def json_of(
         "without_sessions": source.without_sessions or None,
         "rows": [_row_json(row, source.runtime) for row in rows],
     }
-    if found is not None:
-        counts = {"kept": found.kept, "surely": found.surely, "tried": found.tried}
-        more = None if found.more is None else _row_json(found.more, source.runtime)
-        answer["search"] = {"best": _row_json(found.best, source.runtime), **counts, "more": more}
+    if searched is not None:
+        counts = {"kept": searched.kept, "surely": searched.surely, "tried": searched.tried}
+        more = None if searched.more is None else _row_json(searched.more, source.runtime)
+        answer["search"] = {"best": _row_json(searched.best, source.runtime), **counts, "more": more}
     if curves is not None:
         points = ([asdict(point) for point in curve] for curve in curves)
         answer["over_load"] = dict(zip(("today", "changed"), points, strict=False))
@@ -138,7 +138,7 @@ def _head(source: Source) -> Iterator[str]:
 
 def _table(source: Source, rows: Sequence[Row]) -> Table:
     limited = [figures for row in rows if (figures := row.figures)]
-    hits = any(one.refused_ratio.high > 0 or one.shortened_ratio.high > 0 for one in limited)
+    hits = any(limited_row.refused_ratio.high > 0 or limited_row.shortened_ratio.high > 0 for limited_row in limited)
     columns = _COLUMNS_OF_CARDS if source.model.on_card else _COLUMNS
     if source.model.known.demand.sessions is not None:
         columns = _COLUMNS_OF_SESSIONS
@@ -170,7 +170,7 @@ def _cell(span: Span | None, rate: float | None = None) -> str:
     if span is None:
         return "-"
     figures = span.value, span.low, span.high
-    value, low, high = (_short(one) if rate is None else f"{min(1.0, one / rate):.0%}" for one in figures)
+    value, low, high = (_short(figure) if rate is None else f"{min(1.0, figure / rate):.0%}" for figure in figures)
     return value if low == high else f"{value}\n{low}-{high}"
 
 
@@ -246,18 +246,18 @@ def _beyond_knee(source: Source, rows: Sequence[Row]) -> Iterator[str]:
             yield f"{label(row, source.runtime).replace(chr(10), ', ')}: {beyond}"
 
 
-def _search_notes(source: Source, found: SearchResult) -> Iterator[str]:
+def _search_notes(source: Source, searched: SearchResult) -> Iterator[str]:
     seconds = _short(source.model.limit_seconds)
-    if found.kept:
-        sure = "" if found.surely else " It is not kept over the whole range: leave some room."
-        best = "; none beats today's limits" if not found.best.changes else ""
-        yield f"Best of {number(found.tried)} sets with a p95 within {seconds} s{best}.{sure}"
+    if searched.kept:
+        sure = "" if searched.surely else " It is not kept over the whole range: leave some room."
+        best = "; none beats today's limits" if not searched.best.changes else ""
+        yield f"Best of {number(searched.tried)} sets with a p95 within {seconds} s{best}.{sure}"
         return
-    closest = "the closest is shown" if found.best.changes else "none comes closer than today's limits"
-    changes = found.more.changes if found.more else ()
+    closest = "the closest is shown" if searched.best.changes else "none comes closer than today's limits"
+    changes = searched.more.changes if searched.more else ()
     total = next((change.value for change in changes if change.key == "add_replica"), None)
     more = f"Not even {MAX_REPLICAS} replicas would" if total is None else f"{number(total)} replicas would"
-    yield f"None of {number(found.tried)} sets keeps a p95 of {seconds} s; {closest}. {more}."
+    yield f"None of {number(searched.tried)} sets keeps a p95 of {seconds} s; {closest}. {more}."
 
 
 def _wrapped(line: str) -> Table:

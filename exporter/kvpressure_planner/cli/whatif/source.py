@@ -209,7 +209,9 @@ def traffic_of(options: Mapping[str, Any]) -> Traffic | None:
 
 def _described(options: Mapping[str, Any], traffic: Traffic, facts: EngineFacts, thresholds: Thresholds) -> Source:
     """Return an engine that is described, by card and model or by pool and step times. Raises as `source_of`."""
-    title, runtime, pool = "described traffic", named(options["runtime"]), options["kv_cache_tokens"]
+    title = "described traffic"
+    runtime = named(options["runtime"])
+    pool = options["kv_cache_tokens"]
     card: OnCard | None = None
     if options["gpu"] is not None:
         if options["model"] is None:
