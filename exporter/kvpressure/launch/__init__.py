@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -17,7 +18,7 @@ from kvpressure.commandline.programs import (
     programs,
     talks,
 )
-from kvpressure.commandline.words import Budget, BudgetExceededError, Variables, Words, settle
+from kvpressure.commandline.words import Budget, BudgetExceededError, Variables, Words, filled_word, settle
 from kvpressure.model.environment import LIMIT_NAMES, DeclaredLimit
 from kvpressure.runtimes.registry import ASSUMED, RUNTIMES
 from kvpressure.runtimes.runtime import Runtime
@@ -57,6 +58,10 @@ class Server:
     def flags(self) -> Flags:
         """The runtime's options."""
         return self.runtime.starting.flags
+
+
+_MODEL_NAME: Final = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}")
+"""ORG/NAME, as the hub has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,11 +324,16 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _model(words: Sequence[str], options: Mapping[str, Given], option: str) -> str:
-    """Return the model of its option, or the first word behind the program."""
+    """Return the model of its option, or the first word behind the program.
+
+    A value of a variable is said where it looks like the name of a model, and by the variable's name elsewhere.
+    """
     if option in options:
         given = options[option]
-        return given.text
-    return str(words[0]) if words and not words[0].startswith("-") else ""
+        model = filled_word(given.text, given.value_as_written)
+    else:
+        model = words[0] if words and not words[0].startswith("-") else ""
+    return str(model) if _MODEL_NAME.fullmatch(model) else model
 
 
 def _note(

@@ -126,4 +126,6 @@ _NO_TIME: Final = _Mean()
 
 
 def _octave(seconds: float) -> int:
-    return 0 if seconds <= 1.0 else min(OCTAVES, math.floor(math.log2(seconds)))
+    if seconds >= 2.0**OCTAVES:  # infinitely many where next to nothing is written
+        return OCTAVES
+    return 0 if seconds <= 1.0 else math.floor(math.log2(seconds))

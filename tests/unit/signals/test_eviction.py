@@ -2,6 +2,7 @@
 
 import json
 import lzma
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from kvpressure.model.verdict import Cause
 from kvpressure.signals.eviction import LASTING_SECONDS, Eviction, HitCurve, LastingHarm
-from kvpressure.signals.octaves import Octaves
+from kvpressure.signals.octaves import Hits, Octaves
 from kvpressure.signals.past import EngineHistory
 from kvpressure.signals.windows import EngineWindow
 from tests.support.engines import CACHE, THRESHOLDS, window
@@ -97,6 +98,10 @@ def test_too_short_a_past_is_no_measure():
     engine = Engine()
     engine.serve(int(THRESHOLDS.eviction.known_min_seconds) // 2, turnover=200.0, hits=0.8)
     assert engine.serve(60, turnover=10.0, hits=0.2).hit_ratio_before is None
+
+
+def test_a_cache_that_next_to_nothing_is_written_to_turns_over_in_the_last_octave():
+    assert Octaves().beyond(Hits(math.inf, 0.5, PROMPT, 1.0), THRESHOLDS) is None
 
 
 def test_a_quiet_hour_is_remembered_over_many_octaves():
