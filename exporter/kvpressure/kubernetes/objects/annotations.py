@@ -32,14 +32,16 @@ class AddressError(ValueError):
 
 
 def pod_ip(text: str) -> str:
-    """Return the IP in canonical form. Raises AddressError for what is none, a link-local one or a metadata service."""
+    """Return the IP in canonical form. Raises AddressError for what is none, or one that no pod can have."""
     try:
-        ip = str(ipaddress.ip_address(text))
+        ip = ipaddress.ip_address(text)
     except ValueError:
         raise AddressError("its IP is not an IP address") from None
-    if "%" in ip or refusal(ip, link_local=False):
+    plain = getattr(ip, "ipv4_mapped", None) or ip
+    unusable = plain.is_loopback or plain.is_multicast or plain.is_unspecified or "%" in text
+    if unusable or refusal(str(ip), link_local=False):
         raise AddressError(f"its IP {ip} is not one that a pod can have")
-    return ip
+    return str(ip)
 
 
 def port_number(text: str) -> int:
