@@ -62,7 +62,7 @@ def test_an_option_that_is_gone_is_answered_with_what_takes_its_place(named: str
 
 
 def test_an_option_that_never_was_is_answered_with_the_closest() -> None:
-    assert "No such option '--sinc'. (Did you mean" in run("incidents", "--sinc").stderr
+    assert "No such option '--prometheu'. Did you mean" in run("triage", "--prometheu").stderr
 
 
 @pytest.mark.parametrize("name", ["", *installed()])
