@@ -18,6 +18,7 @@ from bench.simulator.config import EngineConfig, GpuConfig
 from bench.simulator.pages import PageWriter
 from bench.simulator.scheduler import Rank
 from bench.simulator.stats import SAMPLE_SECONDS, Request
+from kvpressure.engines.recordings import gpu_record
 from kvpressure.model.samples import GpuSample
 
 
@@ -237,19 +238,5 @@ def frames(server: SimulatedServer, offset_seconds: float = 0.5) -> Iterator[dic
             frame: dict[str, Any] = {"t": t, "label": label, "page": server.page(t).decode()}
         except ServerDownError:
             continue
-        gpus = [_record(sample) for sample in server.gpus(t)]
+        gpus = [gpu_record(sample) for sample in server.gpus(t)]
         yield {**frame, "gpus": gpus} if gpus else frame
-
-
-def _record(sample: GpuSample) -> dict[str, Any]:
-    mean = sum(sample.utilization) / len(sample.utilization) if sample.utilization else None
-    values = {
-        "uuid": sample.uuid,
-        "index": sample.index,
-        "vendor": sample.vendor,
-        "name": sample.name,
-        "memory_used_bytes": sample.memory_used_bytes,
-        "memory_total_bytes": sample.memory_total_bytes,
-        "utilization_ratio": mean,
-    }
-    return {name: value for name, value in values.items() if value is not None}

@@ -282,7 +282,7 @@ class TraceWriter:
             record["label"] = label
         record["page"] = page.decode("utf-8", "replace")
         if gpus is not None:
-            record["gpus"] = [_gpu_record(sample) for sample in gpus]
+            record["gpus"] = [gpu_record(sample) for sample in gpus]
         if self._file is None:
             self._file = open_trace(self._path, "wt")
         self._file.write(json.dumps(record, separators=(",", ":")) + "\n")
@@ -290,7 +290,8 @@ class TraceWriter:
         self.written += 1
 
 
-def _gpu_record(sample: GpuSample) -> dict[str, object]:
+def gpu_record(sample: GpuSample) -> dict[str, object]:
+    """Return a GPU's reading as a line of a recording has it; what is not known has no key."""
     utilization = sum(sample.utilization) / len(sample.utilization) if sample.utilization else None
     values = {
         "uuid": sample.uuid,
