@@ -105,6 +105,8 @@ _GPU_COUNT: Final = re.compile(
 )
 _GPUS: Final = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 _MOST_NAMES: Final = 3
+_MOST_CHOICES: Final = 16
+"""Conditions that choose the command in a variable; a script with more of them is no start-up of servers."""
 _MOST_TIMES: Final = 10_000
 _COMMAND_STEPS: Final = 6
 """What a command costs beside its words, in steps of the budget."""
@@ -127,8 +129,8 @@ class Script:
         self.begins: dict[str, int] = {}
         """The line that each of them begins in, before its first."""
         self._decided: dict[str, str] = {}
-        self._exported: set[str] = set()
         """The variables that a condition may have set, with that."""
+        self._exported: set[str] = set()
         self._text = text
         self._at = 0
         self._budget = budget
@@ -362,7 +364,7 @@ class Script:
         if program == len(words) or words[program] in _DECLARES:
             for match, word in ((match, word) for word in words if (match := _ASSIGNMENT.match(word))):
                 self._exported |= {match[1]} if words[program:][:1] == ["export"] else set()
-                options = any(one[:1] == "-" for one in words)
+                options = any(each[:1] == "-" for each in words)
                 self._assign(match, word, condition or alone, known=not options)
             return
         sets = {match[1]: word[match.end() :] for word in words[:program] if (match := _ASSIGNMENT.match(word))}
@@ -383,12 +385,12 @@ class Script:
             if name is None or not (choices := self._choices.get(name[1], {})):
                 continue
             is_text = at > 0 and ("eval" in words[:at] or words[at - 1][:1] == "-")
-            found = {key: _words_of(value, is_text=is_text) for key, value in choices.items() if _is_command(value)}
-            for only_if, chosen in found.items():
+            commands = {key: _words_of(value, is_text=is_text) for key, value in choices.items() if _is_command(value)}
+            for only_if, chosen in commands.items():
                 self._budget.take(sum(map(len, chosen)), steps=len(words) + len(chosen))
-                otherwise = next(filter(None, found), "").replace(_HOLDS, _FAILS)
+                otherwise = next(filter(None, commands), "").replace(_HOLDS, _FAILS)
                 yield (*words[:at], *chosen, *words[at + 1 :]), only_if or otherwise or condition
-            if found:
+            if commands:
                 return
         yield tuple(words), condition
 
@@ -407,9 +409,9 @@ class Script:
 
     def _condition(self) -> str:
         """Return the innermost condition around the present command, "" for none."""
-        found = next((around.condition for around in reversed(self._around) if around.condition), "")
+        innermost = next((around.condition for around in reversed(self._around) if around.condition), "")
         in_loop = any(around.end == "done" for around in self._around)
-        return found or (_TEST if self._after_test else _LOOP if in_loop else "")
+        return innermost or (_TEST if self._after_test else _LOOP if in_loop else "")
 
     def _change(self, words: Sequence[str], condition: str) -> None:
         """Note what a built-in command changes."""
@@ -479,7 +481,9 @@ class Script:
                 around.over.add(name)
         before = self.values.get(name)
         choices = {} if not condition else self._choices.get(name, {"": before} if before else {})
-        self._choices[name] = choices | ({condition: value} if value else {})
+        if value and len(choices) < _MOST_CHOICES:
+            choices = {**choices, condition: value}
+        self._choices[name] = choices
         behind = value[len(before) :] if before and value and value.startswith(before) else ""
         longer = bool(before and behind and (behind[0].isspace() or before[-1].isspace()))
         if longer:  # what it was still stands at its beginning
@@ -518,7 +522,8 @@ class Script:
         self._at = token.end() if token else len(self._text)
         before, condition = self._lists.get(name), self._condition()
         if not adds:
-            self._choices[name] = {**(self._choices.get(name, {}) if condition else {}), condition: words}
+            choices = self._choices.get(name, {}) if condition else {}
+            self._choices[name] = {**choices, condition: words} if len(choices) < _MOST_CHOICES else choices
         elif before is None:
             self._add_to_choices(name, " ".join(words))
         if condition:

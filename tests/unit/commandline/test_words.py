@@ -79,6 +79,17 @@ def test_the_innermost_condition_is_told_without_what_it_compares() -> None:
     assert found["d"] == ""
 
 
+@pytest.mark.parametrize("command", ['V="a b{}"', "V=(a b{})"])
+def test_a_command_that_conditions_choose_is_told_for_each_of_a_bounded_number(command: str) -> None:
+    def chosen(conditions: int) -> set[str]:
+        script = "\n".join(f"if [ $X ]; then\n{command.format(number)}\nfi" for number in range(conditions))
+        texts = programs(["sh", "-c", f'{script}\nexec $V "${{V[@]}}"'], [], {}, Budget())
+        return {word for program in texts for word in program.words if word[:1] == "b"}
+
+    assert chosen(3) == {"b0", "b1", "b2"}
+    assert 3 < len(chosen(100)) < 20
+
+
 def test_here_documents_are_files_with_the_variables_in_them() -> None:
     script = "N=4\ncat > a.yaml <<EOF\nx: $N\nEOF\ncat <<'END' > b.yaml\nx: $N\nEND\ntee c.yaml <<-X\n\ty\n\tX\nrun"
     *_, last = programs(["sh", "-c", script], [], {}, Budget())
