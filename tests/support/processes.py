@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -13,17 +14,28 @@ import urllib.request
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 PATIENCE_SECONDS = 300.0
 """Before something is called stuck. Nothing waits this long: it is for machines ten times slower than a usual one."""
 KVPRESSURE = (sys.executable, "-m", "kvpressure")
 
 
+_WORKER: Final = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
+_PORTS: Final = itertools.cycle(range(20_000 + 1_500 * (_WORKER % 8), 21_500 + 1_500 * (_WORKER % 8)))
+"""Below those that the kernel gives to connections, and other ones for each worker: none is taken before it is used."""
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    for port in _PORTS:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("the ports never end")
+
+
+for _ in range(os.getpid() % 1_500):  # another run of the tests may have the same worker
+    next(_PORTS)
 
 
 @dataclass
